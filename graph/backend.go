@@ -224,3 +224,11 @@ func (e *LaunchError) Error() string { return fmt.Sprint(e.Err) }
 
 // Unwrap returns the kernel's own error.
 func (e *LaunchError) Unwrap() error { return e.Err }
+
+func isRemote(v G.Value) bool {
+	_, ok := v.(remoteValue)
+	return ok
+}
+
+// remoteValue is a value that is not on the host.
+type remoteValue interface{ HostValue() (G.Value, error) }

@@ -11,14 +11,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// byIndices computes gorgonia.ByIndices and its gradient. Package tensor v0.9.24 computes wrong results along an axis in the
-// middle, for inputs of one element, and for some gradients along the last axis. An index outside the axis selects element 0, as it
-// does there: Gorgonia's own test has one.
-type byIndices struct {
-	axis     int
-	gradient bool // the result is the gradient of x, and the gradient of the selected elements is an argument between x and the indices
-}
-
 // byIndicesOf returns how to compute op, nil if it is another op.
 func byIndicesOf(op G.Op) *byIndices {
 	switch name := gorgoniaType(op); name {

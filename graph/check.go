@@ -3,10 +3,8 @@ package graph
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	G "gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 )
 
 // CheckGraph looks for faults that make a finished graph compute something else than was written. Its error lists the nodes,
@@ -48,59 +46,4 @@ func CheckGraph(g *G.ExprGraph) error {
 		return fmt.Errorf("graph: check: %w", err)
 	}
 	return nil
-}
-
-// checkError returns an error that lists the problems, nil if there are none.
-func checkError(problems []string) error {
-	if len(problems) == 0 {
-		return nil
-	}
-	return errors.New(strings.Join(problems, "\n\t"))
-}
-
-// checkedOrder sorts g and refuses what no machine can run.
-func checkedOrder(g *G.ExprGraph) (*order, error) {
-	o, err := orderOf(g)
-	if err != nil {
-		return nil, err
-	}
-	return o, checkError(o.problems())
-}
-
-// problems describes the nodes whose type or shape no machine can run.
-func (o *order) problems() (problems []string) {
-	report := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
-	for _, n := range o.nodes {
-		switch t := n.Type().(type) {
-		case nil:
-			if n.Op() == nil {
-				report("%s has no type: Gorgonia's stabilisation has removed the node, and another one still reads it", describe(n))
-			}
-		case G.TensorType:
-			switch s := n.Shape(); {
-			case s.Dims() == 0 && t.Dims > 0:
-				report("%s has no shape", describe(n))
-			case s.Dims() != t.Dims && !(t.Dims == 1 && s.IsVector()): // Gorgonia's vectors may be columns or rows
-				report("%s has rank %d by its type, but shape %v", describe(n), t.Dims, s)
-			}
-		case tensor.Dtype:
-			if s := n.Shape(); !s.IsScalar() {
-				report("%s is a scalar by its type, but has shape %v", describe(n), s)
-			}
-		default:
-			report("%s has the type %v, want a tensor or a scalar", describe(n), t)
-		}
-	}
-	return problems
-}
-
-// describe names a node in errors, with id and shape: an input by its name, any other node by its op.
-func describe(n *G.Node) string {
-	switch {
-	case n == nil:
-		return "nil node"
-	case n.Op() == nil:
-		return fmt.Sprintf("input %q (node %d, shape %v)", n.Name(), n.ID(), n.Shape())
-	}
-	return fmt.Sprintf("op %s (node %d, shape %v)", opName(n.Op()), n.ID(), n.Shape())
 }

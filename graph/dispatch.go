@@ -1,13 +1,10 @@
 package graph
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/gorgonia-nsa/nsa/internal/memory"
-	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
@@ -96,58 +93,4 @@ func args(values []*planValue) []spec.Arg {
 		list[i] = v.arg
 	}
 	return list
-}
-
-// firstAccepted returns the first implementation that try accepts, nil if there is none, and the refusals of those before it.
-// It returns an error of try that is not *Unsupported.
-func firstAccepted(offers []Implementation, try func(Implementation) error) (impl Implementation, refused []Refusal, err error) {
-	for _, i := range offers {
-		err := try(i)
-		u := (*Unsupported)(nil)
-		switch {
-		case err == nil:
-			return i, refused, nil
-		case !errors.As(err, &u):
-			return nil, nil, fmt.Errorf("%s: %w", i.Name(), err)
-		}
-		refused = append(refused, Refusal{i.Name(), u})
-	}
-	return nil, refused, nil
-}
-
-// firstGuarded returns the first implementation of b whose guard accepts the call, as firstAccepted does.
-func firstGuarded(b Backend, call Call) (impl Implementation, refused []Refusal, err error) {
-	return firstAccepted(b.Offers(call), func(i Implementation) error { return i.Guard(call) })
-}
-
-// bindFirst binds the first implementation of b that accepts the call. The kernel is nil if there is none.
-func bindFirst(b Backend, call Call, in, out []spec.Arg) (k Kernel, impl Implementation, refused []Refusal, err error) {
-	impl, refused, err = firstAccepted(b.Offers(call), func(i Implementation) (err error) {
-		if err = i.Guard(call); err == nil {
-			k, err = i.Bind(call, in, out)
-		}
-		return err
-	})
-	if impl == nil {
-		k = nil
-	}
-	return k, impl, refused, err
-}
-
-var errNoBackend = errors.New("graph: nil backend")
-
-// Bind binds the first implementation that b offers for the call and whose guard accepts it. It is for kernels outside of a
-// graph, such as a solver's. It returns an error if there is no such implementation.
-func Bind(b Backend, call Call, in, out []spec.Arg) (Kernel, error) {
-	if value.IsNil(b) {
-		return nil, errNoBackend
-	}
-	k, _, refused, err := bindFirst(b, call, in, out)
-	if err == nil && k == nil {
-		err = fmt.Errorf("%s has no kernel for this op: %s", b.Device().Kind, cmp.Or(joinRefusals(refused), "it offers none"))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("graph: %w", err)
-	}
-	return k, nil
 }

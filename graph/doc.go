@@ -8,12 +8,13 @@
 // type of package internal/cpu. Graphs, ops and solvers may be of any module.
 //
 // A Machine does not rewrite the graph: fusion changes only steps of the plan. The exception is gorgonia.Grad, which may let
-// inputs share a derivative: the Machine then adds copies to the graph. A Machine itself changes no input; an spec.Updating
+// inputs share a derivative: the Machine then adds copies to the graph. A Machine itself changes no input; a spec.Updating
 // op does. Ops that the backend does not implement run by their own Do on the host, and the plan says so.
 //
 // Bad input is an error, never a panic. A panic of an op becomes an error that names the op and the node.
 //
-// To read: newPlan in plan.go lists the passes, each with its file in docs/design.md. allocate.go runs once; each run is
-// in run.go, which uses inputs.go, replay.go, host_op.go and storeResults.go. grad.go and check.go work on graphs without a
+// To read, from the bottom: backend.go (the contract of a device), plan.go (what passes work on), then the passes in the order
+// of compile.go, machine.go, and what a run does: inputs.go, replay.go, run_host.go, results.go, run.go. A file calls only
+// those below it. options.go has the options, open.go NewMachine and Close; grad.go and check.go work on graphs without a
 // machine.
 package graph

@@ -2,7 +2,6 @@ package graph
 
 import (
 	"errors"
-	"fmt"
 	"sync/atomic"
 )
 
@@ -24,17 +23,4 @@ func (e *exclusive) begin() error {
 
 func (e *exclusive) end() { e.busy.Store(false) }
 
-// begin begins a call of a method. If it returns nil, the method must call m.use.end.
-func (m *Machine) begin() error {
-	if m == nil || m.stream == nil {
-		return errMachineClosed
-	}
-	if err := m.use.begin(); err != nil {
-		return fmt.Errorf("graph: machine: %w", err)
-	}
-	if m.closed.Load() {
-		m.use.end()
-		return errMachineClosed
-	}
-	return nil
-}
+var errClosed = errors.New("closed")

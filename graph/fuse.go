@@ -8,32 +8,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
-// fusion is a rule of the fuse pass.
-type fusion struct {
-	name string // for Policy.Unfused
-	// apply is called with each step that has not been removed, in order. It replaces the step and others if its pattern
-	// fits.
-	apply func(f *fuser, s *step) error
-}
-
-// fusions returns the rules in the order in which they are applied to the whole plan.
-func fusions() []fusion {
-	return []fusion{
-		{"copies", (*fuser).removeCopies},                // readers of a copy read the original
-		{"linears", (*fuser).linears},                    // linear layers of one input, and the RoPEs after them: one product
-		{"linears-grad", (*fuser).linearsGrad},           // their gradients by weights and input, and the sum of those by the input: two products
-		{"linear-cast", (*fuser).linearCast},             // linear layer and the cast to float32 after it
-		{"linear-add", (*fuser).linearAdd},               // linear layer and the residual add after it
-		{"norm-grad-add", (*fuser).normGradAdd},          // gradient of RMSNorm and the add of the residual's gradient
-		{"decode-gates", (*fuser).decodeGates},           // step of decoding, and the layer and the sigmoid that compute its gates
-		{"linear-activation", (*fuser).linearActivation}, // linear layer and the SiLU or the sigmoid that alone reads its result
-		{"linear-silu", (*fuser).linearSiLU},             // linear layer and the SiLU after it
-		{"gate-sigmoid", (*fuser).gateSigmoid},           // gated sum and its gradient, and the sigmoid of the gates
-		{"deltas", (*fuser).deltas},                      // gradient of a gated sum, and the deltas that the gradients of attention need
-		{"norm-linears", (*fuser).normLinears},           // linear layers and the RMSNorm before them
-	}
-}
-
 // fuser is the plan with what the rules look up in it.
 type fuser struct {
 	*plan
@@ -42,31 +16,6 @@ type fuser struct {
 	writer  map[*planValue]*step   // no entry for inputs and constants
 	readers map[*planValue][]*step // sorted by index; a step that reads a value twice is in the list twice
 	trains  bool                   // whether the plan has derivatives of inputs
-}
-
-// fuse replaces patterns of steps by single steps. A removed step is nil until all rules have been applied, so that indices
-// stay valid.
-func (p *plan) fuse() error {
-	f := &fuser{plan: p, index: map[*step]int{}, writer: map[*planValue]*step{}, readers: map[*planValue][]*step{}, trains: p.hasInputDerivatives()}
-	for i, s := range p.steps {
-		f.put(i, s)
-	}
-	for _, r := range fusions() {
-		if p.policy.unfused(r.name) {
-			continue
-		}
-		f.rule = r.name
-		for _, s := range p.steps[p.prologue:] {
-			if s == nil {
-				continue
-			}
-			if err := forNode(s.node, func() error { return r.apply(f, s) }); err != nil {
-				return err
-			}
-		}
-	}
-	p.steps = slices.DeleteFunc(p.steps, func(s *step) bool { return s == nil })
-	return nil
 }
 
 // put makes s the step with index i.

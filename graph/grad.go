@@ -12,7 +12,6 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
-	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
 // Grad adds the gradient of cost with respect to each of the nodes wrt to the graph, and returns the gradients' nodes.
@@ -129,35 +128,6 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 		grads[i] = b.terms[n][0]
 	}
 	return grads, nil
-}
-
-// separate replaces the gradient of an input by a copy if it is a constant, an input, or the gradient of another input, too:
-// Gorgonia's solvers zero a gradient after use.
-func separate(grads, wrt G.Nodes) (err error) {
-	defer recoverAsError(&err)
-	owner := map[*G.Node]*G.Node{}
-	for i, n := range wrt {
-		d := grads[i]
-		if n.Op() != nil {
-			continue
-		}
-		if first, ok := owner[d]; !ok && d.Op() != nil && !isConstant(d) || ok && first == n {
-			owner[d] = n
-			continue
-		}
-		if grads[i], err = spec.Apply(pointwise.AddGrad{Sum: n.ID()}, d); err != nil {
-			return fmt.Errorf("gradient of %s: %w", describe(n), err)
-		}
-	}
-	return nil
-}
-
-// constant returns a constant of the type of n, float32 or float64.
-func constant(n *G.Node, v float64, opts ...G.NodeConsOpt) *G.Node {
-	if n.Dtype() == tensor.Float32 {
-		return G.NewConstant(float32(v), opts...)
-	}
-	return G.NewConstant(v, opts...)
 }
 
 // markDependent fills depends for all nodes after wrt. An op that is no SDOp, or cannot tell which inputs have a gradient, as

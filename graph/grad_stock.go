@@ -134,3 +134,11 @@ func avgPoolGrad(op G.Op, shape tensor.Shape, grad *G.Node) *G.Node {
 	}
 	return G.Must(G.Reshape(grads[0], shape.Clone()))
 }
+
+// constant returns a constant of the type of n, float32 or float64.
+func constant(n *G.Node, v float64, opts ...G.NodeConsOpt) *G.Node {
+	if n.Dtype() == tensor.Float32 {
+		return G.NewConstant(float32(v), opts...)
+	}
+	return G.NewConstant(v, opts...)
+}

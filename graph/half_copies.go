@@ -9,20 +9,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// halfCopies are the half-precision copies of inputs. The prologue of a plan casts them; the casts of weights come first. A
-// run may skip these casts if the copies are up to date: the weights are constant, or a solver's step has written the copies.
-type halfCopies struct {
-	byInput     map[*G.Node]*planValue
-	casts       []*step // of weights: inputs with a derivative, which solvers change, and constant inputs; the first steps of the plan
-	allConstant bool    // there are such casts, and no weight has a derivative
-}
-
-// newHalfCopies returns the copies that setTypes has found. casts are the casts of weights.
-func newHalfCopies(byInput map[*G.Node]*planValue, casts []*step) halfCopies {
-	trained := slices.ContainsFunc(casts, func(s *step) bool { return s.node.Deriv() != nil })
-	return halfCopies{byInput: byInput, casts: casts, allConstant: len(casts) > 0 && !trained}
-}
-
 // writtenBy reports whether a step that changes weights writes the copies of all weights.
 func (h *halfCopies) writtenBy(weights []G.ValueGrad) bool {
 	missing := func(s *step) bool { return !slices.Contains(weights, G.ValueGrad(s.node)) }

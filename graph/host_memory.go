@@ -87,19 +87,6 @@ func (h *hostMemory) release(v G.Value) {
 	}
 }
 
-// releaseDead forgets the host values that nothing reads after s, a kernel or an op on the host that has run or that
-// the run skips. Their memory is used again, unless the value of s lies in it.
-func (m *Machine) releaseDead(s *step) {
-	out := &m.state[s.out[0].id]
-	for _, d := range s.dead {
-		dead := &m.state[d.id]
-		if dead == out || dead.host != out.host {
-			m.hostMem.release(dead.host)
-		}
-		dead.host = nil
-	}
-}
-
 // overlap reports whether two values of the host share memory.
 func overlap(a, b G.Value) bool {
 	return a.Uintptr() < b.Uintptr()+b.MemSize() && b.Uintptr() < a.Uintptr()+a.MemSize()

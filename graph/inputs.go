@@ -160,33 +160,27 @@ func (m *Machine) inOwnMemory(v G.Value) bool {
 	return p >= base && p-base < uintptr(m.wholeMemory.Bytes())
 }
 
-// isPlainRowMajor reports whether Gorgonia's ops read v right: a scalar, or a tensor whose elements are contiguous and row-major. The memory of a
-// transposed row or column is row-major too, but its transpose is still pending.
-func isPlainRowMajor(v G.Value) bool {
-	d, ok := v.(*tensor.Dense)
-	return !ok || spec.IsRowMajor(d) && d.DataOrder() == 0
+// download enqueues a copy of a value of the device to its staging value on the host.
+func (m *Machine) download(v *planValue) error {
+	s := &m.state[v.id]
+	if s.staging == nil {
+		s.staging = spec.NewValue(v.arg.Operand)
+	}
+	m.transfers.downloads.Add(1)
+	if err := m.stream.Download(s.staging, v.arg); err != nil {
+		return err
+	}
+	s.host, s.copied = s.staging, m.run
+	return nil
 }
 
-// toRowMajor returns v in row-major order: v itself, a copy of a view, or a tensor over the memory of a column-major row or column. It returns
-// any other column-major tensor as it is.
-func toRowMajor(v G.Value) G.Value {
-	d, ok := v.(*tensor.Dense)
+// checkUpdatedInPlace returns an error unless a step that updates v writes to v itself and not to a copy.
+func (m *Machine) checkUpdatedInPlace(v G.Value) error {
 	switch {
-	case !ok || isPlainRowMajor(v):
-	case d.IsMaterializable():
-		return d.Materialize()
-	case spec.IsRowMajor(d): // a column-major row or column
-		return tensor.New(tensor.WithShape(d.Shape()...), tensor.WithBacking(d.Data()))
-	case d.DataOrder().IsColMajor(): // the transpose of a row-major tensor with the axes in reverse
-		shape, axes := d.Shape().Clone(), make([]int, d.Dims())
-		slices.Reverse(shape)
-		for i := range axes {
-			axes[i] = len(axes) - 1 - i
-		}
-		transpose := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(d.Data()))
-		if transpose.T(axes...) == nil {
-			return transpose.Materialize()
-		}
+	case m.device.Host && (m.inOwnMemory(v) || !isPlainRowMajor(v)):
+		return errors.New("an op writes to it: want a row-major tensor in memory of its own")
+	case !m.device.Host && !isRemote(v):
+		return errors.New("an op writes to it, so its value must be on the device: see MoveInputs")
 	}
-	return v
+	return nil
 }

@@ -55,14 +55,6 @@ func (p *plan) layout() error {
 	return nil
 }
 
-// region is the place of a value in the arena. It is taken from the step first, which writes the value, to the step last,
-// which is the last to read it, both included.
-type region struct {
-	bytes       int
-	first, last int
-	offset      int // from placeRegions
-}
-
 func (r *region) overlaps(o *region) bool { return r.first <= o.last && o.first <= r.last }
 
 // placeRegions gives each region an offset, a multiple of align. Regions that live at the same time do not overlap. It

@@ -10,11 +10,6 @@ import (
 	"time"
 )
 
-// WithLogger makes the machine log to l: its plan at level Info, refused implementations at Warn, and the steps of each run
-// at Debug, except those that are replayed. Policy.Audit and Policy.Timing log at Info; without WithLogger they log text to
-// stderr. The handler is called in the goroutine of the run.
-func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
-
 // setLogger sets a logger to stderr if the policy needs one and there is none.
 func (o *options) setLogger() {
 	if o.logger == nil && (o.policy.Audit || o.policy.Timing) {

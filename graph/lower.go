@@ -6,6 +6,8 @@ import (
 	"slices"
 	"unsafe"
 
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
+
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/internal/memory"
@@ -129,21 +131,6 @@ func (p *plan) addStatement(op G.Op, in []*planValue) error {
 	return fmt.Errorf("unknown statement of type %T", op)
 }
 
-// gorgoniaType returns the name of the type of op if op is of package gorgonia, else "".
-func gorgoniaType(op G.Op) string {
-	if op == nil {
-		return ""
-	}
-	t := reflect.TypeOf(op)
-	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	if t.PkgPath() != reflect.TypeFor[G.ExprGraph]().PkgPath() {
-		return ""
-	}
-	return t.Name()
-}
-
 // isConstant reports whether n is a constant of Gorgonia. The op of a constant has its value.
 func isConstant(n *G.Node) bool {
 	_, ok := n.Op().(interface{ Value() G.Value })
@@ -207,4 +194,25 @@ func (p *plan) keepWanted() {
 			}
 		}
 	}
+}
+
+// separate replaces the gradient of an input by a copy if it is a constant, an input, or the gradient of another input, too:
+// Gorgonia's solvers zero a gradient after use.
+func separate(grads, wrt G.Nodes) (err error) {
+	defer recoverAsError(&err)
+	owner := map[*G.Node]*G.Node{}
+	for i, n := range wrt {
+		d := grads[i]
+		if n.Op() != nil {
+			continue
+		}
+		if first, ok := owner[d]; !ok && d.Op() != nil && !isConstant(d) || ok && first == n {
+			owner[d] = n
+			continue
+		}
+		if grads[i], err = spec.Apply(pointwise.AddGrad{Sum: n.ID()}, d); err != nil {
+			return fmt.Errorf("gradient of %s: %w", describe(n), err)
+		}
+	}
+	return nil
 }

@@ -1,18 +1,13 @@
 package graph
 
 import (
-	"errors"
 	"fmt"
-	"log/slog"
-	"slices"
 	"sync/atomic"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
-	"github.com/gorgonia-nsa/nsa/internal/fault"
-	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
 // Machine runs a graph. It is a gorgonia.VM and accepts any ExprGraph, subgraphs included. It runs the graph as it was when
@@ -90,113 +85,6 @@ type state struct {
 	own           Memory  // device memory for an input or a constant of the host, allocated when first needed
 }
 
-type options struct {
-	backend    Backend
-	hasBackend bool // WithBackend
-	keep       G.Nodes
-	policy     *Policy
-	capture    bool
-	eval       bool
-
-	constant           G.Nodes // inputs
-	precision          Precision
-	watchNaN, watchInf bool
-	logger             *slog.Logger
-	gradSums           bool
-	sums               G.Nodes // inputs whose derivatives are summed, nil for all
-	recompute          bool
-	boundaries         G.Nodes // of WithRecompute
-}
-
-// Option is an option of NewMachine.
-type Option func(*options)
-
-// WithBackend makes the machine run on b; closing the machine leaves b open. Without this option the machine has a CPU
-// backend of its own.
-func WithBackend(b Backend) Option { return func(o *options) { o.backend, o.hasBackend = b, true } }
-
-// WithKeep gives nodes values after a run, in addition to those that Machine lists.
-func WithKeep(nodes ...*G.Node) Option {
-	return func(o *options) { o.keep = append(o.keep, nodes...) }
-}
-
-// WithPolicy sets the policy for the choice of implementations. The default is PolicyFromEnv.
-func WithPolicy(p Policy) Option { return func(o *options) { o.policy = &p } }
-
-// WithCapture makes the machine record its kernels in the second run and replay the recording in later runs. It records
-// again when an input has moved to another address on the device. It has no effect on a CPU.
-func WithCapture() Option { return func(o *options) { o.capture = true } }
-
-// WithConstantInputs says that inputs keep their values from run to run, such as the weights of a model that only predicts.
-// In a graph without derivatives the machine then casts them to half precision in the first run only, and again after
-// Refresh: each later run saves a pass over these inputs.
-func WithConstantInputs(nodes ...*G.Node) Option {
-	return func(o *options) { o.constant = append(o.constant, nodes...) }
-}
-
-// WithEvalMode sets ops that tell training from evaluation, such as dropout, to evaluation, as gorgonia.EvalMode does for a
-// TapeMachine. The default is training. The option applies to the runs of this machine alone.
-func WithEvalMode() Option { return func(o *options) { o.eval = true } }
-
-// NewMachine plans g. Errors name the node. gorgonia.Grad may give several inputs one derivative, or a constant as
-// derivative. NewMachine then adds copies to the graph and makes them the inputs' derivatives, because Gorgonia's solvers
-// zero a gradient after use.
-func NewMachine(g *G.ExprGraph, opts ...Option) (_ *Machine, err error) {
-	m := &Machine{}
-	if m.opts, err = newOptions(g, opts); err != nil {
-		return nil, err
-	}
-	m.owned = !m.opts.hasBackend
-	m.opts.setLogger()
-	if err := m.build(g); err != nil {
-		return nil, errors.Join(fault.In("graph", "machine", err), m.Close())
-	}
-	return m, nil
-}
-
-// newOptions applies opts. Without WithBackend the backend is a new one of the CPU.
-func newOptions(g *G.ExprGraph, opts []Option) (o options, err error) {
-	if g == nil {
-		return o, errors.New("graph: machine: nil graph")
-	}
-	for _, opt := range opts {
-		if opt == nil {
-			return o, errors.New("graph: machine: nil option")
-		}
-		opt(&o)
-	}
-	if o.policy == nil {
-		p, err := PolicyFromEnv()
-		if err != nil {
-			return o, err
-		}
-		o.policy = &p
-	}
-	switch b := o.backend; {
-	case !o.hasBackend:
-		o.backend = NewCPU(0)
-	case b == nil:
-		return o, errors.New("graph: machine: the backend is nil")
-	case value.IsNil(b):
-		return o, fmt.Errorf("graph: machine: the backend is a nil %T", b)
-	}
-	return o, nil
-}
-
-// build makes the plan and what the machine needs to run it.
-func (m *Machine) build(g *G.ExprGraph) (err error) {
-	if m.plan, err = newPlan(g, m.opts); err != nil {
-		return err
-	}
-	if err := m.allocate(); err != nil { // kernels get memory, constants are uploaded
-		return err
-	}
-	m.beginsSums = true
-	m.hiddenGraph = g.Subgraph(slices.Clone(m.hidden)...)
-	m.logPlan()
-	return nil
-}
-
 // Backend returns the backend that the machine runs on.
 func (m *Machine) Backend() Backend {
 	if m == nil {
@@ -216,59 +104,61 @@ func (m *Machine) Stream() Stream {
 // Reset does nothing, because each run starts from scratch. gorgonia.VM requires the method.
 func (m *Machine) Reset() {}
 
-// Synchronize waits for the work of all runs so far and returns its first error.
-func (m *Machine) Synchronize() error {
-	if m != nil && m.Stream() == nil {
-		return nil
-	}
-	if err := m.begin(); err != nil {
-		return err
-	}
-	defer m.use.end()
-	if err := m.stream.Synchronize(); err != nil {
-		m.running = nil
-		return m.runError(err)
-	}
-	return nil
-}
-
-// Close frees the machine's memory, and its backend if the machine made it. The values of its nodes are invalid afterwards.
-func (m *Machine) Close() error {
-	if m == nil {
+// begin begins a call of a method. If it returns nil, the method must call m.use.end.
+func (m *Machine) begin() error {
+	if m == nil || m.stream == nil {
 		return errMachineClosed
 	}
 	if err := m.use.begin(); err != nil {
 		return fmt.Errorf("graph: machine: %w", err)
 	}
-	defer m.use.end()
-	if m.closed.Swap(true) {
-		return nil
+	if m.closed.Load() {
+		m.use.end()
+		return errMachineClosed
 	}
-	var errs []error
-	if m.stream != nil {
-		errs = append(errs, m.stream.Synchronize())
-		for i := range m.segments {
-			errs = append(errs, m.segments[i].drop())
-		}
-		for _, r := range m.readers {
-			errs = append(errs, r.free())
-		}
-		errs = append(errs, m.stream.Close())
+	return nil
+}
+
+// segment is a sequence of steps that are all kernels, or one op on the host.
+type segment struct {
+	from, to int // steps
+	kernels  bool
+	sums     bool // some steps do not run in each run
+
+	recordings [4]recording
+}
+
+// recording is one capture of a segment.
+type recording struct {
+	replay         Replay // nil for none
+	addressChanges int64  // that of the machine at the capture
+	solver         Solver // solver whose step was captured after the segment, nil for none
+}
+
+// count counts a run of step i. It logs the step if it is attention and the policy asks for an audit.
+func (m *Machine) count(i int) {
+	m.counts[i].Add(1)
+	if !m.policy.Audit {
+		return
 	}
-	m.segments, m.readers = nil, nil
-	for i := range m.state {
-		if s := &m.state[i]; s.own != nil {
-			errs = append(errs, s.own.Free())
-			s.own = nil
-		}
+	s := m.steps[i]
+	if branch, _ := m.policy.Attention(s.spec); branch != "" {
+		m.opts.logger.Info("attention", "run", m.run, "node", s.node.ID(), "op", s.opName(), "q", s.in[0].arg.Operand.String(),
+			"k", s.in[1].arg.Operand.String(), "implementation", s.implementation, "refused", joinRefusals(s.refused))
 	}
-	if m.memory != nil {
-		errs = append(errs, m.memory.Free())
-		m.memory = nil
-	}
-	if m.owned {
-		m.owned = false
-		errs = append(errs, m.opts.backend.Close())
-	}
-	return errors.Join(errs...)
+}
+
+// Solver is a gorgonia.Solver that works in the stream of a Machine, so that RunAndStep can put its step after a run, in one
+// recording. A step is Begin, Launch and End; Step does all three. A step changes each weight in place and writes its
+// HalfCopy.
+type Solver interface {
+	G.Solver
+	// Machine returns the machine in whose stream the steps run, nil for none.
+	Machine() *Machine
+	// Begin checks the weights and their gradients and prepares the next step. It is never captured, so it may upload.
+	Begin(weights []G.ValueGrad) error
+	// Launch enqueues the kernels of the step. A capture of Launch is replayed in later steps, each after a Begin of its own.
+	Launch() error
+	// End counts the step. It returns the step's error if this is known without waiting for the device.
+	End(weights []G.ValueGrad) error
 }

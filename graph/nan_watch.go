@@ -12,18 +12,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// WithNaNWatch makes a run end with an error if the result of an op has a NaN, as gorgonia.WithNaNWatch does for a
-// TapeMachine. The error names the first such op and the nearest input of floats before it, such as a weight. The watch is
-// slow: results on a device are copied to the host, nothing is replayed and no steps are fused. Further outputs of an op,
-// such as the LSE of an attention, are not checked.
-func WithNaNWatch() Option { return func(o *options) { o.watchNaN = true } }
-
-// WithInfWatch is WithNaNWatch for infinite results.
-func WithInfWatch() Option { return func(o *options) { o.watchInf = true } }
-
-// watches reports whether the machine checks each result for NaN or Inf.
-func (o *options) watches() bool { return o.watchNaN || o.watchInf }
-
 // watchResult returns an error if the main result of s has a NaN or Inf that the options ask for.
 func (m *Machine) watchResult(s *step) (err error) {
 	result := s.out[0]

@@ -2,9 +2,13 @@ package graph
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"slices"
+	"strings"
+
+	"gorgonia.org/tensor"
 
 	G "gorgonia.org/gorgonia"
 )
@@ -89,4 +93,48 @@ func hashOf(n *G.Node) uint32 {
 	h := fnv.New32a()
 	n.WriteHash(h)
 	return h.Sum32()
+}
+
+// checkedOrder sorts g and refuses what no machine can run.
+func checkedOrder(g *G.ExprGraph) (*order, error) {
+	o, err := orderOf(g)
+	if err != nil {
+		return nil, err
+	}
+	return o, checkError(o.problems())
+}
+
+// problems describes the nodes whose type or shape no machine can run.
+func (o *order) problems() (problems []string) {
+	report := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+	for _, n := range o.nodes {
+		switch t := n.Type().(type) {
+		case nil:
+			if n.Op() == nil {
+				report("%s has no type: Gorgonia's stabilisation has removed the node, and another one still reads it", describe(n))
+			}
+		case G.TensorType:
+			switch s := n.Shape(); {
+			case s.Dims() == 0 && t.Dims > 0:
+				report("%s has no shape", describe(n))
+			case s.Dims() != t.Dims && !(t.Dims == 1 && s.IsVector()): // Gorgonia's vectors may be columns or rows
+				report("%s has rank %d by its type, but shape %v", describe(n), t.Dims, s)
+			}
+		case tensor.Dtype:
+			if s := n.Shape(); !s.IsScalar() {
+				report("%s is a scalar by its type, but has shape %v", describe(n), s)
+			}
+		default:
+			report("%s has the type %v, want a tensor or a scalar", describe(n), t)
+		}
+	}
+	return problems
+}
+
+// checkError returns an error that lists the problems, nil if there are none.
+func checkError(problems []string) error {
+	if len(problems) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(problems, "\n\t"))
 }

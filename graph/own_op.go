@@ -2,7 +2,6 @@ package graph
 
 import (
 	"fmt"
-	"reflect"
 	"unsafe"
 
 	G "gorgonia.org/gorgonia"
@@ -11,13 +10,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
-
-// ownOp computes an op on the host, because Gorgonia v0.9.18 or package tensor v0.9.24 computes it wrongly for some
-// operands.
-type ownOp interface {
-	// do writes the result to y, in row-major order.
-	do(y *cpu.Buf, args []G.Value) error
-}
 
 // own is an ownOp for elements of type T.
 type own[T cpu.Float] struct {
@@ -132,18 +124,6 @@ func (h *hostMemory) doOwn(st *step, args []G.Value) (G.Value, error) {
 	y.Set(unsafe.Pointer(unsafe.SliceData(d.Raw)), int(d.MemSize()))
 	return d, st.host.own.do(&y, args)
 }
-
-// fieldOf returns a field of an op that Gorgonia does not export.
-func fieldOf(op G.Op, name string) reflect.Value {
-	return reflect.Indirect(reflect.ValueOf(op)).FieldByName(name)
-}
-
-// intField panics if there is no such integer, and so do boolField and intsField for theirs.
-func intField(op G.Op, name string) int {
-	return int(fieldOf(op, name).Convert(reflect.TypeFor[int]()).Int())
-}
-
-func boolField(op G.Op, name string) bool { return fieldOf(op, name).Bool() }
 
 func intsField(op G.Op, name string) []int {
 	field := fieldOf(op, name)

@@ -1,7 +1,6 @@
 package graph
 
 import (
-	"fmt"
 	"slices"
 
 	G "gorgonia.org/gorgonia"
@@ -103,50 +102,6 @@ type read struct {
 	into *G.Value
 }
 
-// newPlan makes the plan of g, pass by pass.
-func newPlan(g *G.ExprGraph, o options) (*plan, error) {
-	p, err := emptyPlan(o)
-	if err != nil {
-		return nil, err
-	}
-	for _, pass := range []func() error{
-		func() error { return p.lower(g, o.keep) },  // the graph's nodes become steps over values
-		func() error { return p.markBoundaries(o) }, // what stays in memory for the backward pass
-		p.setTypes, // each value gets its type, casts are steps
-		p.fuse,     // one step replaces several
-		func() error { return p.recomputeBackward(o) }, // the backward pass computes activations again
-		func() error { return p.addGradSums(o) },       // derivatives are summed over runs
-		p.joinWeights,                                  // weights that a product reads as one matrix get adjacent places
-		p.dispatch,                                     // each step gets an implementation
-		p.markUpdated,                                  // inputs that steps write to are marked
-		p.layout,                                       // each value gets its place in the arena
-	} {
-		if err := pass(); err != nil {
-			return nil, err
-		}
-	}
-	return p, nil
-}
-
-// emptyPlan returns a plan without steps.
-func emptyPlan(o options) (*plan, error) {
-	p := &plan{backend: o.backend, device: o.backend.Device(), policy: *o.policy, constant: o.constant, valueByNode: map[*G.Node]*planValue{}, unfused: map[string]int{}}
-	var err error
-	if p.half, err = o.precision.half(); err != nil {
-		return nil, err
-	}
-	if err := o.precision.check(p.device); err != nil {
-		return nil, err
-	}
-	if a := p.device.Alignment; a < 8 || a&(a-1) != 0 {
-		return nil, fmt.Errorf("alignment of the device is %d, want a power of two, at least 8", a)
-	}
-	if o.watches() {
-		p.policy.Unfused = []string{UnfusedAll} // the result of each op is checked
-	}
-	return p, p.policy.check()
-}
-
 // hasInputDerivatives reports whether some value is a derivative of an input, as in a plan for training.
 func (p *plan) hasInputDerivatives() bool {
 	return slices.ContainsFunc(p.values, func(v *planValue) bool { return len(v.wrt) > 0 })
@@ -182,20 +137,66 @@ func typesOf(values []*planValue) []spec.Operand {
 	return list
 }
 
-// forNode calls f and adds the name of the node to its error. A panic of an op becomes an error, too.
-func forNode(n *G.Node, f func() error) (err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("%s: %w", describe(n), err)
-		}
-	}()
-	defer recoverAsError(&err)
-	return f()
+// halfCopies are the half-precision copies of inputs. The prologue of a plan casts them; the casts of weights come first. A
+// run may skip these casts if the copies are up to date: the weights are constant, or a solver's step has written the copies.
+type halfCopies struct {
+	byInput     map[*G.Node]*planValue
+	casts       []*step // of weights: inputs with a derivative, which solvers change, and constant inputs; the first steps of the plan
+	allConstant bool    // there are such casts, and no weight has a derivative
 }
 
-// recoverAsError turns a panic into an error. Use it with defer.
-func recoverAsError(err *error) {
-	if r := recover(); r != nil {
-		*err = fmt.Errorf("panic: %v", r)
+// hostCall says how the machine runs an op of Gorgonia. The zero value calls its Do.
+type hostCall struct {
+	typeAndShape string // of the result: hostMemory keeps memory by it
+	prealloc     bool   // call UsePreallocDo, as a TapeMachine does: the Do of some ops computes something else
+	elementwise  bool   // the operands have the result's type and shape: call UsePreallocDo or, for one operand, UnsafeDo
+	owns         bool   // the result of Do shares memory with no operand
+	overwrites   bool   // Do overwrites its operands: give it copies
+	ctcGrad      bool   // the result of Do is -Inf after the end of each text: clear it there
+
+	sumAlong []int // if not empty, sum along one of these axes after the other. They are ascending
+
+	byIndices *byIndices     // if not nil, call its do
+	own       ownOp          // if not nil, call its do
+	evalOnly  *G.BatchNormOp // if not nil, only if this op is in evaluation
+}
+
+// region is the place of a value in the arena. It is taken from the step first, which writes the value, to the step last,
+// which is the last to read it, both included.
+type region struct {
+	bytes       int
+	first, last int
+	offset      int // from placeRegions
+}
+
+// sumPhase says in which runs a step runs.
+type sumPhase int
+
+// newHalfCopies returns the copies that setTypes has found. casts are the casts of weights.
+func newHalfCopies(byInput map[*G.Node]*planValue, casts []*step) halfCopies {
+	trained := slices.ContainsFunc(casts, func(s *step) bool { return s.node.Deriv() != nil })
+	return halfCopies{byInput: byInput, casts: casts, allConstant: len(casts) > 0 && !trained}
+}
+
+// byIndices computes gorgonia.ByIndices and its gradient. Package tensor v0.9.24 computes wrong results along an axis in the
+// middle, for inputs of one element, and for some gradients along the last axis. An index outside the axis selects element 0, as it
+// does there: Gorgonia's own test has one.
+type byIndices struct {
+	axis     int
+	gradient bool // the result is the gradient of x, and the gradient of the selected elements is an argument between x and the indices
+}
+
+// ownOp computes an op on the host, because Gorgonia v0.9.18 or package tensor v0.9.24 computes it wrongly for some
+// operands.
+type ownOp interface {
+	// do writes the result to y, in row-major order.
+	do(y *cpu.Buf, args []G.Value) error
+}
+
+// opName returns the name of the step's op: that of its Spec, or how Gorgonia prints it.
+func (s *step) opName() string {
+	if s.spec != nil {
+		return s.spec.Name()
 	}
+	return opName(s.op)
 }

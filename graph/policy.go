@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"slices"
 
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
@@ -50,14 +53,6 @@ type BranchPolicy struct {
 // UnfusedAll in Policy.Unfused means all rules.
 const UnfusedAll = "all"
 
-// Fusions returns the names of the fusion rules, by which one step of a plan replaces several. Plan says what the rules did.
-func Fusions() (names []string) {
-	for _, f := range fusions() {
-		names = append(names, f.name)
-	}
-	return names
-}
-
 // Attention returns the name of the branch of attention of spec, and the policy for this branch: "window", "compressed" or
 // "selected". Block selection, whose name is "select", has the policy of the selected branch. A step of decoding computes all
 // branches: its name is "decoding". For a Spec that is not attention the name is empty.
@@ -100,4 +95,66 @@ func (p Policy) check() error {
 		}
 	}
 	return nil
+}
+
+// Precision is the type in which a machine stores the activations of a float32 graph. It belongs to the machine, not to the
+// graph: inputs, and the values of nodes after a run, always have the graph's types.
+type Precision int
+
+const (
+	// F32 computes as the graph says.
+	F32 Precision = iota
+	// BF16 stores activations as bfloat16. These stay float32: embeddings and sums that begin with them (the residual stream
+	// of a transformer), logits before the cross entropy, sums inside ops, softmax, the gradients of weights and the
+	// optimizer's state. Weights are float32, with half-precision copies for the kernels.
+	BF16
+	// FP16 is BF16 with IEEE half precision: three more bits of fraction and a smaller range. Small gradients underflow
+	// unless the loss is scaled.
+	FP16
+)
+
+// precisions are the names and the storage types; F32 has no storage type.
+var precisions = [...]struct {
+	name string
+	half tensor.Dtype
+}{F32: {name: "f32"}, BF16: {"bf16", spec.BFloat16}, FP16: {"fp16", spec.Float16}}
+
+// String returns f32, bf16 or fp16.
+func (p Precision) String() string {
+	if p < F32 || p > FP16 {
+		return fmt.Sprintf("precision %d", int(p))
+	}
+	return precisions[p].name
+}
+
+// ParsePrecision is the inverse of Precision.String.
+func ParsePrecision(s string) (Precision, error) {
+	for p, known := range precisions {
+		if s == known.name {
+			return Precision(p), nil
+		}
+	}
+	return F32, fault.In("graph", "", fault.Of("Precision", "precision", "%q, want f32, bf16 or fp16", s))
+}
+
+// Check returns an error if device d cannot compute in precision p.
+func (p Precision) Check(d Device) error {
+	return fault.In("graph", "", p.check(d))
+}
+
+// check is Check without the name of this package in its error.
+func (p Precision) check(d Device) error {
+	half, err := p.half()
+	if err == nil && spec.IsHalf(half) && !d.Half {
+		err = fault.Of("Precision", "precision", "%v: %s computes in float32", p, d.Kind)
+	}
+	return err
+}
+
+// half returns the storage type, for F32 the zero value.
+func (p Precision) half() (tensor.Dtype, error) {
+	if p < F32 || p > FP16 {
+		return tensor.Dtype{}, fmt.Errorf("%v, want f32, bf16 or fp16", p)
+	}
+	return precisions[p].half, nil
 }

@@ -7,75 +7,8 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
-
-// Precision is the type in which a machine stores the activations of a float32 graph. It belongs to the machine, not to the
-// graph: inputs, and the values of nodes after a run, always have the graph's types.
-type Precision int
-
-const (
-	// F32 computes as the graph says.
-	F32 Precision = iota
-	// BF16 stores activations as bfloat16. These stay float32: embeddings and sums that begin with them (the residual stream
-	// of a transformer), logits before the cross entropy, sums inside ops, softmax, the gradients of weights and the
-	// optimizer's state. Weights are float32, with half-precision copies for the kernels.
-	BF16
-	// FP16 is BF16 with IEEE half precision: three more bits of fraction and a smaller range. Small gradients underflow
-	// unless the loss is scaled.
-	FP16
-)
-
-// precisions are the names and the storage types; F32 has no storage type.
-var precisions = [...]struct {
-	name string
-	half tensor.Dtype
-}{F32: {name: "f32"}, BF16: {"bf16", spec.BFloat16}, FP16: {"fp16", spec.Float16}}
-
-// String returns f32, bf16 or fp16.
-func (p Precision) String() string {
-	if p < F32 || p > FP16 {
-		return fmt.Sprintf("precision %d", int(p))
-	}
-	return precisions[p].name
-}
-
-// ParsePrecision is the inverse of Precision.String.
-func ParsePrecision(s string) (Precision, error) {
-	for p, known := range precisions {
-		if s == known.name {
-			return Precision(p), nil
-		}
-	}
-	return F32, fault.In("graph", "", fault.Of("Precision", "precision", "%q, want f32, bf16 or fp16", s))
-}
-
-// Check returns an error if device d cannot compute in precision p.
-func (p Precision) Check(d Device) error {
-	return fault.In("graph", "", p.check(d))
-}
-
-// check is Check without the name of this package in its error.
-func (p Precision) check(d Device) error {
-	half, err := p.half()
-	if err == nil && spec.IsHalf(half) && !d.Half {
-		err = fault.Of("Precision", "precision", "%v: %s computes in float32", p, d.Kind)
-	}
-	return err
-}
-
-// half returns the storage type, for F32 the zero value.
-func (p Precision) half() (tensor.Dtype, error) {
-	if p < F32 || p > FP16 {
-		return tensor.Dtype{}, fmt.Errorf("%v, want f32, bf16 or fp16", p)
-	}
-	return precisions[p].half, nil
-}
-
-// WithPrecision sets the precision; the default is F32. NewMachine returns an error if the backend lacks half precision and
-// p needs it.
-func WithPrecision(p Precision) Option { return func(o *options) { o.precision = p } }
 
 // precisionPass is the state of the pass setTypes.
 type precisionPass struct {
@@ -201,19 +134,4 @@ func (p *plan) show(v, c *planValue) {
 			p.reads[i].from = c
 		}
 	}
-}
-
-// graphTypes returns the types of the graph that types stand for: float32 for half precision.
-func graphTypes(types []tensor.Dtype) (list []tensor.Dtype) {
-	for _, dt := range types {
-		list = append(list, graphType(dt))
-	}
-	return list
-}
-
-func graphType(dt tensor.Dtype) tensor.Dtype {
-	if spec.IsHalf(dt) {
-		return tensor.Float32
-	}
-	return dt
 }

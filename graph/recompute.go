@@ -5,23 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 )
-
-// WithRecompute turns on activation checkpointing: the backward pass computes activations again instead of keeping them from
-// the forward pass. Only the boundaries stay in memory. They are nodes of the forward pass, such as the residual stream after
-// each layer of a transformer. If the backward pass reads an activation that lies before a boundary, the machine computes it
-// again right before it is read, starting from the boundary before it. So the activations of a layer are in memory during the
-// layer's own forward pass and its own backward pass. Activations after the last boundary are kept, as without this option:
-// their backward pass comes at once.
-//
-// Results have the same bits, because the repeated steps are the same kernels on the same operands. If a boundary is part of
-// a fused step, the results of that step stay in memory instead. Integers, such as the chosen blocks of selected attention,
-// are kept. So are the results of ops that are not of package ops: these may run on the host or be random, as dropout is.
-func WithRecompute(boundaries ...*G.Node) Option {
-	return func(o *options) { o.recompute, o.boundaries = true, append(o.boundaries, boundaries...) }
-}
 
 // markBoundaries marks the values of the boundaries of WithRecompute.
 func (p *plan) markBoundaries(o options) error {

@@ -1,6 +1,9 @@
 package graph
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Reason says why an implementation refuses a call.
 type Reason int
@@ -64,4 +67,13 @@ func (r Refusal) String() string { return fmt.Sprintf("%s: %v", r.Name, r.Why) }
 // is for another compute capability, is switched off by the user, or is slower at the call's length.
 func (r Refusal) fallback() bool {
 	return r.Why.Reason != ReasonCapability && r.Why.Reason != ReasonPolicy && r.Why.Reason != ReasonLength
+}
+
+// joinRefusals lists refusals in one line.
+func joinRefusals(refused []Refusal) string {
+	var list []string
+	for _, r := range refused {
+		list = append(list, r.String())
+	}
+	return strings.Join(list, "; ")
 }

@@ -5,22 +5,6 @@ import (
 	"fmt"
 )
 
-// segment is a sequence of steps that are all kernels, or one op on the host.
-type segment struct {
-	from, to int // steps
-	kernels  bool
-	sums     bool // some steps do not run in each run
-
-	recordings [4]recording
-}
-
-// recording is one capture of a segment.
-type recording struct {
-	replay         Replay // nil for none
-	addressChanges int64  // that of the machine at the capture
-	solver         Solver // solver whose step was captured after the segment, nil for none
-}
-
 // recording returns one of the segment's recordings. There are four: for runs that begin sums and for runs that add
 // to them, each with and without a solver's step after the segment. With micro-batches these take turns.
 func (s *segment) recording(begins, follows bool) *recording {

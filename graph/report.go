@@ -11,7 +11,6 @@ import (
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
-	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
@@ -194,15 +193,6 @@ func (s PlanStep) notes() string {
 	return strings.Join(list, "; ")
 }
 
-// joinRefusals lists refusals in one line.
-func joinRefusals(refused []Refusal) string {
-	var list []string
-	for _, r := range refused {
-		list = append(list, r.String())
-	}
-	return strings.Join(list, "; ")
-}
-
 // ids lists the nodes' ids.
 func ids(nodes G.Nodes) string {
 	var list []string
@@ -210,20 +200,4 @@ func ids(nodes G.Nodes) string {
 		list = append(list, fmt.Sprint(n.ID()))
 	}
 	return strings.Join(list, " ")
-}
-
-// opName returns the name of the step's op: that of its Spec, or how Gorgonia prints it.
-func (s *step) opName() string {
-	if s.spec != nil {
-		return s.spec.Name()
-	}
-	return opName(s.op)
-}
-
-// opName returns the name of an op: that of its Spec, or Gorgonia's.
-func opName(op G.Op) string {
-	if s, ok := spec.SpecOf(op); ok {
-		return s.Name()
-	}
-	return value.OpName(op)
 }

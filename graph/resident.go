@@ -16,8 +16,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-var errClosed = errors.New("closed")
-
 // HostValue returns v in host memory: v itself, or a copy of a device value. For a copy it waits for the value's stream.
 func HostValue(v G.Value) (G.Value, error) {
 	if d, ok := v.(remoteValue); ok {
@@ -43,14 +41,6 @@ func HostTensor(n *G.Node) (*tensor.Dense, error) {
 		err = fmt.Errorf("its value is a %T, no tensor", v)
 	}
 	return nil, fmt.Errorf("graph: %s: %w", describe(n), err)
-}
-
-// remoteValue is a value that is not on the host.
-type remoteValue interface{ HostValue() (G.Value, error) }
-
-func isRemote(v G.Value) bool {
-	_, ok := v.(remoteValue)
-	return ok
 }
 
 // Resident is a set of values, such as the weights of a model, in the memory of a backend. Several machines and solvers may

@@ -3,11 +3,11 @@ package graph
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // RunAll runs the graph once. It may be called again without Reset. On an asynchronous device it may return before the work
@@ -143,19 +143,6 @@ func (m *Machine) runSegments(skipCasts bool, solver Solver) error {
 	return nil
 }
 
-// count counts a run of step i. It logs the step if it is attention and the policy asks for an audit.
-func (m *Machine) count(i int) {
-	m.counts[i].Add(1)
-	if !m.policy.Audit {
-		return
-	}
-	s := m.steps[i]
-	if branch, _ := m.policy.Attention(s.spec); branch != "" {
-		m.opts.logger.Info("attention", "run", m.run, "node", s.node.ID(), "op", s.opName(), "q", s.in[0].arg.Operand.String(),
-			"k", s.in[1].arg.Operand.String(), "implementation", s.implementation, "refused", joinRefusals(s.refused))
-	}
-}
-
 // runError adds the op that failed to err: the op of a *LaunchError, or the op that was running. It names an op of package
 // ops as that package's own errors do.
 func (m *Machine) runError(err error) error {
@@ -180,16 +167,81 @@ func (m *Machine) runError(err error) error {
 	return fmt.Errorf("graph: machine: %s: %w", describe(n), err)
 }
 
-// download enqueues a copy of a value of the device to its staging value on the host.
-func (m *Machine) download(v *planValue) error {
-	s := &m.state[v.id]
-	if s.staging == nil {
-		s.staging = spec.NewValue(v.arg.Operand)
+// Synchronize waits for the work of all runs so far and returns its first error.
+func (m *Machine) Synchronize() error {
+	if m != nil && m.Stream() == nil {
+		return nil
 	}
-	m.transfers.downloads.Add(1)
-	if err := m.stream.Download(s.staging, v.arg); err != nil {
+	if err := m.begin(); err != nil {
 		return err
 	}
-	s.host, s.copied = s.staging, m.run
+	defer m.use.end()
+	if err := m.stream.Synchronize(); err != nil {
+		m.running = nil
+		return m.runError(err)
+	}
 	return nil
+}
+
+// timed calls run, waits for the end of its work, and returns which steps have run and the device time of each of them.
+func (m *Machine) timed(run func() error) (times []time.Duration, ran []bool, err error) {
+	var runErr error
+	defer func() {
+		if err != nil && runErr == nil { // an error of run has the prefix already
+			err = fmt.Errorf("graph: machine: timing: %w", err)
+		}
+	}()
+	events := make([]Event, 0, len(m.steps)+1) // one before the first step and one after each
+	defer func(after func(int), capture bool) {
+		m.afterStep, m.opts.capture = after, capture
+		for _, e := range events {
+			err = errors.Join(err, e.Close())
+		}
+	}(m.afterStep, m.opts.capture)
+	for range len(m.steps) + 1 {
+		e, err := m.stream.NewEvent()
+		if err != nil {
+			return nil, nil, err
+		}
+		events = append(events, e)
+	}
+	if err := errors.Join(m.stream.Synchronize(), events[0].Record()); err != nil {
+		return nil, nil, err
+	}
+	var failed error
+	ran = make([]bool, len(m.steps))
+	m.opts.capture = false
+	m.afterStep = func(i int) { ran[i], failed = true, errors.Join(failed, events[i+1].Record()) }
+	runErr = run()
+	if err = errors.Join(runErr, failed, m.stream.Synchronize()); err != nil {
+		return nil, nil, err
+	}
+	times, last := make([]time.Duration, len(m.steps)), events[0]
+	for i, e := range events[1:] {
+		if !ran[i] {
+			continue
+		}
+		if times[i], err = e.Since(last); err != nil {
+			return nil, nil, err
+		}
+		last = e
+	}
+	return times, ran, nil
+}
+
+// inPlace reports whether a run writes the gradients to the values that the nodes show before it. It does not for a gradient
+// that an op on the host computes, or that a TapeMachine has left in an input to be added to: these are known only after the
+// run.
+func (m *Machine) inPlace(weights []G.ValueGrad) bool {
+	for _, w := range weights {
+		n, ok := w.(*G.Node)
+		if !ok || n == nil || n.Deriv() == nil {
+			return false
+		}
+		v := m.valueByNode[n.Deriv()]
+		if g, err := n.Grad(); v == nil || v.kind != fromKernel || err != nil || g != m.state[v.id].shown {
+			return false
+		}
+	}
+	return true
 }

@@ -10,78 +10,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
-// WithGradSums turns on gradient accumulation: the derivatives of inputs add up over the machine's runs, as those of a
-// TapeMachine with gorgonia.BindDualValues do, and n.Grad is their sum. Without arguments it applies to all inputs that have
-// a derivative. So several small batches give the gradient of a large one: call RunAll for each but the last, and RunAndStep
-// for the last.
-//
-// A sum begins with the first run, and with the run after ZeroGrads or RunAndStep. That run writes the sum, later runs add
-// to it. Gorgonia's solvers set the sum to zero after their step, with the same effect. AdamW.Step does not: call ZeroGrads
-// after it. After a failed run the sums are undefined until ZeroGrads.
-func WithGradSums(inputs ...*G.Node) Option {
-	return func(o *options) { o.gradSums, o.sums = true, append(o.sums, inputs...) }
-}
-
-// ZeroGrads makes the next run begin the sums of WithGradSums. It writes no memory: until that run n.Grad is the old sum.
-func (m *Machine) ZeroGrads() error {
-	if err := m.begin(); err != nil {
-		return err
-	}
-	defer m.use.end()
-	m.beginsSums = true
-	return nil
-}
-
-// sumPhase says in which runs a step runs.
-type sumPhase int
-
 const (
 	always       sumPhase = iota
 	beginsSum             // in runs that begin the sums: it writes the derivative to its sum
 	continuesSum          // in all other runs: it adds the derivative to its sum
 )
-
-// zeroSums follows a solver of Gorgonia that has set what n.Grad returned to zero. If that is a copy (on the host, or the
-// input's dual value), the sum itself must be set to zero, too. It looks only at copies that the last run has made.
-func (m *Machine) zeroSums() error {
-	if !m.opts.gradSums || m.beginsSums {
-		return nil
-	}
-	for _, v := range m.kept {
-		s := &m.state[v.id]
-		seen := s.dual
-		if seen == nil && s.copied == m.run-1 {
-			seen = s.staging
-		}
-		if !v.persists || seen == nil || !allZero(seen.Data()) {
-			continue
-		}
-		if err := m.stream.Upload(v.arg, seen); err != nil {
-			return fmt.Errorf("%s: %w", v.name, err)
-		}
-	}
-	return nil
-}
-
-// allZero reports whether x, a float or a slice of floats, is zero.
-func allZero(x any) bool {
-	switch x := x.(type) {
-	case float64:
-		return x == 0
-	case float32:
-		return x == 0
-	case []float64:
-		return !slices.ContainsFunc(x, func(e float64) bool { return e != 0 })
-	case []float32:
-		return !slices.ContainsFunc(x, func(e float32) bool { return e != 0 })
-	}
-	return false
-}
-
-// skips reports whether the current run skips s.
-func (m *Machine) skips(s *step) bool {
-	return s.phase == beginsSum && !m.beginsSums || s.phase == continuesSum && m.beginsSums
-}
 
 // addGradSums adds a sum for each derivative. It lasts from run to run, and the derivative's node shows it. After the step that
 // computes a derivative come two steps: one begins the sum, one adds to it. A run executes one of the two. So no memory has

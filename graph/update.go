@@ -1,11 +1,8 @@
 package graph
 
 import (
-	"errors"
 	"fmt"
 	"slices"
-
-	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
@@ -41,16 +38,5 @@ func (p *plan) markUpdatedInput(writer *step, v *planValue) error {
 		}
 	}
 	v.updated = true
-	return nil
-}
-
-// checkUpdatedInPlace returns an error unless a step that updates v writes to v itself and not to a copy.
-func (m *Machine) checkUpdatedInPlace(v G.Value) error {
-	switch {
-	case m.device.Host && (m.inOwnMemory(v) || !isPlainRowMajor(v)):
-		return errors.New("an op writes to it: want a row-major tensor in memory of its own")
-	case !m.device.Host && !isRemote(v):
-		return errors.New("an op writes to it, so its value must be on the device: see MoveInputs")
-	}
 	return nil
 }
