@@ -23,7 +23,8 @@ func nsaLayer(s int) *graph.Machine {
 	return must(graph.NewMachine(g))
 }
 
-// givenGradient is a cost whose gradient with respect to y is its second input: y, dy -> 0. It takes no time, so that only the layer is measured.
+// givenGradient is a cost whose gradient with respect to y is its second input: y, dy -> 0. It takes no time, so that
+// only the layer is measured.
 type givenGradient struct{}
 
 func (givenGradient) Name() string { return "given gradient" }
@@ -40,8 +41,8 @@ func (givenGradient) Grad(_ []bool, in G.Nodes, _, _ *G.Node) (G.Nodes, error) {
 	return G.Nodes{in[1], nil}, nil
 }
 
-// benchLayer measures the layer's time and memory, forward and backward, against the sequence length. The lengths run in
-// turn, so that a slow phase of the machine affects all of them.
+// benchLayer measures the layer's time and memory, forward and backward, against the sequence length. The lengths run
+// in turn, so that a slow phase of the machine affects all of them.
 func benchLayer(r *report) {
 	var lengths []int
 	for _, s := range []int{1024, 2048, 4096, 8192} {

@@ -15,8 +15,8 @@ var peerTables embed.FS
 
 const densePeer = "dense, cuDNN, peer figure"
 
-// cuDNNFigure returns a figure of PyTorch's attention by cuDNN: the given column in the last row of a peers table that has the given values,
-// or 0 if there is no such row.
+// cuDNNFigure returns a figure of PyTorch's attention by cuDNN: the given column in the last row of a peers table that
+// has the given values, or 0 if there is no such row.
 func cuDNNFigure(table, column string, values map[string]string) float64 {
 	rows := must(csv.NewReader(bytes.NewReader(must(peerTables.ReadFile("results/" + table)))).ReadAll())
 	at := func(name string) int { return slices.Index(rows[0], name) }

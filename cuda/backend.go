@@ -22,8 +22,8 @@ import (
 // Option changes how a GPU is opened.
 type Option = driver.Option
 
-// WithBlockingLaunches makes every launch wait for its end, so that a Fault names the launch that caused it. It is slow: use it to
-// find errors. A captured graph counts as one launch.
+// WithBlockingLaunches makes every launch wait for its end, so that a Fault names the launch that caused it. It is
+// slow: use it to find errors. A captured graph counts as one launch.
 func WithBlockingLaunches() Option { return driver.WithBlockingLaunches() }
 
 // Backend is a graph.Backend on a GPU: graph.Machines and their solvers run on it.
@@ -61,8 +61,8 @@ func Open(n int, opts ...Option) (*Backend, error) {
 	return b, nil
 }
 
-// openLibrary returns cuBLASLt. If that cannot be used it logs the reason and returns nil: then our own kernels compute the
-// products. A fake driver (NoLibraries) also gets nil.
+// openLibrary returns cuBLASLt. If that cannot be used it logs the reason and returns nil: then our own kernels compute
+// the products. A fake driver (NoLibraries) also gets nil.
 func openLibrary(d *driver.Device) (*cublaslt.Library, error) {
 	if _, alone := d.Driver().(interface{ NoLibraries() }); alone {
 		return nil, nil
@@ -90,8 +90,8 @@ func (b *Backend) Alloc(bytes int) (graph.Memory, error) {
 	return m, nil
 }
 
-// MemoryUsed returns the bytes of GPU memory in use, as the driver reports them: by this program, its CUDA context included, and by
-// all others. It does not wait for enqueued work.
+// MemoryUsed returns the bytes of GPU memory in use, as the driver reports them: by this program, its CUDA context
+// included, and by all others. It does not wait for enqueued work.
 func (b *Backend) MemoryUsed() (int64, error) { return b.dev.MemoryUsed() }
 
 // Synchronize waits until everything that was enqueued in all streams has ended.
@@ -147,8 +147,8 @@ func (b *Backend) Close() error {
 //	cuda:N   GPU N
 //	auto     GPU 0, or the processor if no GPU can be used
 //
-// If auto finds a GPU or a driver that is too old, or a driver that does not start, it uses the processor and logs the reason. Any
-// other failure of a GPU is an error. Describe names the device that was chosen.
+// If auto finds a GPU or a driver that is too old, or a driver that does not start, it uses the processor and logs the
+// reason. Any other failure of a GPU is an error. Describe names the device that was chosen.
 func Select(name string, opts ...Option) (graph.Backend, error) {
 	if name == "cpu" {
 		return graph.NewCPU(0), nil
@@ -188,17 +188,17 @@ func Describe(b graph.Backend) string {
 
 // The errors of this package. Find them with errors.As.
 type (
-	// Unavailable is the error of Open without a usable GPU. Its Reason is one of the constants below; its Detail says what was
-	// found and what is wanted. Any other error of Open is the failure of a GPU that is present.
+	// Unavailable is the error of Open without a usable GPU. Its Reason is one of the constants below; its Detail says
+	// what was found and what is wanted. Any other error of Open is the failure of a GPU that is present.
 	Unavailable = driver.Unavailable
 
-	// NoMemory is the error of an allocation that is too large, on the device or in pinned memory of the host. It has the bytes
-	// that were requested and the bytes that are free.
+	// NoMemory is the error of an allocation that is too large, on the device or in pinned memory of the host. It has
+	// the bytes that were requested and the bytes that are free.
 	NoMemory = driver.NoMemory
 
-	// Fault is the failure of work that an earlier call enqueued, such as an illegal address in a kernel. It lists the launches
-	// that may have caused it, stream by stream, newest first. With WithBlockingLaunches that is one launch. After a Fault only
-	// Backend.Close works.
+	// Fault is the failure of work that an earlier call enqueued, such as an illegal address in a kernel. It lists the
+	// launches that may have caused it, stream by stream, newest first. With WithBlockingLaunches that is one launch.
+	// After a Fault only Backend.Close works.
 	Fault = driver.Fault
 
 	// Launched names a launch in a Fault: the op, and the kernel.

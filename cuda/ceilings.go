@@ -12,8 +12,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// Ceilings are the measured limits of a GPU, per second. They bound kernels that are limited neither by memory nor by matrix
-// products.
+// Ceilings are the measured limits of a GPU, per second. They bound kernels that are limited neither by memory nor by
+// matrix products.
 type Ceilings struct {
 	L2  float64 // bytes read from the L2 cache by all multiprocessors
 	Exp float64 // exponentials in float32

@@ -8,20 +8,22 @@ import (
 	"gorgonia.org/cu"
 )
 
-// With -tags cu this package exchanges contexts, streams and memory with gorgonia.org/cu, for programs that use both. Both sides
-// work in the device's primary context, through the same driver library, so that the handles of one are valid on the other.
-// Package cu is cgo: docs/cu.md has the build line. Without a GPU, package cu ends the process at its start.
+// With -tags cu this package exchanges contexts, streams and memory with gorgonia.org/cu, for programs that use both.
+// Both sides work in the device's primary context, through the same driver library, so that the handles of one are
+// valid on the other. Package cu is cgo: docs/cu.md has the build line. Without a GPU, package cu ends the process at
+// its start.
 
-// CuContext returns the context of b: the primary context, which cu.Device.RetainPrimaryCtx also returns. Do not destroy it.
+// CuContext returns the context of b: the primary context, which cu.Device.RetainPrimaryCtx also returns. Do not
+// destroy it.
 func (b *Backend) CuContext() cu.CUContext { return wrap[cu.CUContext](b.dev.Context()) }
 
-// CuDo calls f on a locked thread with the context of b current. Calls of package cu that take no context belong in f. f must not
-// use another backend.
+// CuDo calls f on a locked thread with the context of b current. Calls of package cu that take no context belong in f.
+// f must not use another backend.
 func (b *Backend) CuDo(f func() error) error { return b.dev.Do(f) }
 
-// BorrowStream returns a Stream over s, a stream that package cu made in the context of b. Work of both packages runs in the order
-// in which it is enqueued. Close waits for the work and does not destroy s: destroy s with package cu after that. The default
-// stream is an error.
+// BorrowStream returns a Stream over s, a stream that package cu made in the context of b. Work of both packages runs
+// in the order in which it is enqueued. Close waits for the work and does not destroy s: destroy s with package cu
+// after that. The default stream is an error.
 func (b *Backend) BorrowStream(s cu.Stream) (*Stream, error) {
 	q, err := b.dev.BorrowStream(unwrap(s))
 	if err != nil {

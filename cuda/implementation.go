@@ -15,9 +15,9 @@ import (
 // table holds the kernels of all ops.
 var table = sync.OnceValue(all.Table)
 
-// Storage implements graph.Backend. Activations and weights are in half precision where an op of package ops reads or writes them.
-// Statistics, losses, logits, weights of norms, gradients of weights, embeddings, sums with a term in float32, and all operands of
-// Gorgonia's own ops stay float32.
+// Storage implements graph.Backend. Activations and weights are in half precision where an op of package ops reads or
+// writes them. Statistics, losses, logits, weights of norms, gradients of weights, embeddings, sums with a term in
+// float32, and all operands of Gorgonia's own ops stay float32.
 func (b *Backend) Storage(s graph.Call, half tensor.Dtype) (in, out []tensor.Dtype) {
 	var first kernels.Storage // empty for an op without entries: float32
 	if list := table().Of(s.Spec); len(list) > 0 {
@@ -26,9 +26,9 @@ func (b *Backend) Storage(s graph.Call, half tensor.Dtype) (in, out []tensor.Dty
 	return first.Types(s, half)
 }
 
-// Offers implements graph.Backend. It offers the entries of the op that accept the types of the call, in order. An entry with matrix
-// products comes twice: first with the library's products, then with our own. If no entry accepts the types, it offers the last one,
-// whose guard says why.
+// Offers implements graph.Backend. It offers the entries of the op that accept the types of the call, in order. An
+// entry with matrix products comes twice: first with the library's products, then with our own. If no entry accepts the
+// types, it offers the last one, whose guard says why.
 func (b *Backend) Offers(s graph.Call) []graph.Implementation {
 	op := all.Describe(s)
 	list := table().Of(op)
@@ -74,7 +74,8 @@ type implementation struct {
 // Name implements graph.Implementation.
 func (i *implementation) Name() string { return i.name }
 
-// Guard implements graph.Implementation. It builds the plan. s must be the call that the implementation was offered for.
+// Guard implements graph.Implementation. It builds the plan. s must be the call that the implementation was offered
+// for.
 func (i *implementation) Guard(s graph.Call) error {
 	var library kernels.Library
 	if i.name == libraryName {

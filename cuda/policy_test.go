@@ -37,7 +37,8 @@ func branches(t testing.TB) (*G.ExprGraph, G.Nodes) {
 	return g, append(G.Nodes{sum}, grads...)
 }
 
-// TestPolicyChoosesKernels: each branch and its gradient run by the kernels that the policy names, and the plan says why.
+// TestPolicyChoosesKernels: each branch and its gradient run by the kernels that the policy names, and the plan says
+// why.
 func TestPolicyChoosesKernels(t *testing.T) {
 	general := graph.BranchPolicy{General: true}
 	for _, c := range []struct {
@@ -75,8 +76,8 @@ func TestPolicyChoosesKernels(t *testing.T) {
 	}
 }
 
-// TestAlignmentOfTensorCores: kernels that copy 16 bytes at a time refuse operands that are not aligned to 16 bytes, and launch
-// nothing.
+// TestAlignmentOfTensorCores: kernels that copy 16 bytes at a time refuse operands that are not aligned to 16 bytes,
+// and launch nothing.
 func TestAlignmentOfTensorCores(t *testing.T) {
 	b, f := open(t)
 	x := newFixture(t, b)

@@ -14,8 +14,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// Value is a row-major gorgonia.Value in GPU memory. A graph.Machine binds it to its nodes. It is valid until its memory is freed.
-// It reads through the stream of its machine and belongs to that machine's goroutine.
+// Value is a row-major gorgonia.Value in GPU memory. A graph.Machine binds it to its nodes. It is valid until its
+// memory is freed. It reads through the stream of its machine and belongs to that machine's goroutine.
 type Value struct {
 	stream  *Stream
 	block   *driver.Memory // contains the value
@@ -31,8 +31,8 @@ var (
 	_ gorgonia.ZeroValuer   = (*Value)(nil)
 )
 
-// HostValue waits for the stream and copies the value to new host memory. The result is a *tensor.Dense, or a Gorgonia scalar if
-// the value has no axes. Half precision is an error.
+// HostValue waits for the stream and copies the value to new host memory. The result is a *tensor.Dense, or a Gorgonia
+// scalar if the value has no axes. Half precision is an error.
 func (v *Value) HostValue() (gorgonia.Value, error) {
 	if spec.IsHalf(v.operand.Dtype) {
 		return nil, fmt.Errorf("cuda: %v on the host, which has no half precision", v.operand)
@@ -44,8 +44,8 @@ func (v *Value) HostValue() (gorgonia.Value, error) {
 	return host, nil
 }
 
-// CopyTo copies the value to dest and waits for the copy. dest is a host value of the same type and shape, or a *Value of the same
-// backend.
+// CopyTo copies the value to dest and waits for the copy. dest is a host value of the same type and shape, or a *Value
+// of the same backend.
 func (v *Value) CopyTo(dest any) error {
 	if v.freed() {
 		return fmt.Errorf("cuda: the memory of %v has been freed", v)

@@ -15,8 +15,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestWeightsOfATrainingUnderWay: saved weights include all steps, restored weights reach the copies in half precision, and freed
-// weights are refused.
+// TestWeightsOfATrainingUnderWay: saved weights include all steps, restored weights reach the copies in half precision,
+// and freed weights are refused.
 func TestWeightsOfATrainingUnderWay(t *testing.T) {
 	b, f := open(t)
 	c := tinylm.Tiny()
@@ -59,7 +59,8 @@ func TestWeightsOfATrainingUnderWay(t *testing.T) {
 	require.NoError(t, m.Close())
 }
 
-// TestWeightsDecodeWhereTheyAre: a decoder on any backend but that of the weights is an error. The host has older weights than the device.
+// TestWeightsDecodeWhereTheyAre: a decoder on any backend but that of the weights is an error. The host has older
+// weights than the device.
 func TestWeightsDecodeWhereTheyAre(t *testing.T) {
 	first, _ := open(t)
 	second, _ := open(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 )
 
-// allocate allocates the machine's memory, points the cells of all values in the arena to their places, and prepares what is
-// the same in all runs: constants, views and segments.
+// allocate allocates the machine's memory, points the cells of all values in the arena to their places, and prepares
+// what is the same in all runs: constants, views and segments.
 func (m *Machine) allocate() (err error) {
 	bytes := m.arena + m.workspace
 	if m.memory, err = m.backend.Alloc(bytes); err != nil {

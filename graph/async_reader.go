@@ -17,8 +17,8 @@ import (
 // AsyncReaderDepth is the number of copies that an AsyncReader holds until they are read.
 const AsyncReaderDepth = 2
 
-// AsyncReader copies a value to the host while the device goes on. Fetch copies the result of a run, and Next returns the
-// copy while a later run is under way. It belongs to the goroutine of its machine.
+// AsyncReader copies a value to the host while the device goes on. Fetch copies the result of a run, and Next returns
+// the copy while a later run is under way. It belongs to the goroutine of its machine.
 type AsyncReader struct {
 	name          string
 	use           *exclusive // of the machine; of its own for an operand outside of a graph
@@ -45,8 +45,8 @@ func newAsyncReader(name string, a spec.Arg, newReadback func(spec.Operand) (Rea
 	return r, nil
 }
 
-// NewAsyncReader returns an AsyncReader of an operand outside of a graph, such as a solver's norm, in the stream s. Its type
-// is float32 or float64. Close the AsyncReader before s. Errors contain the name.
+// NewAsyncReader returns an AsyncReader of an operand outside of a graph, such as a solver's norm, in the stream s. Its
+// type is float32 or float64. Close the AsyncReader before s. Errors contain the name.
 func NewAsyncReader(s Stream, name string, a spec.Arg) (*AsyncReader, error) {
 	if value.IsNil(s) {
 		return nil, fmt.Errorf("graph: reader of %s: nil stream", name)
@@ -58,8 +58,8 @@ func NewAsyncReader(s Stream, name string, a spec.Arg) (*AsyncReader, error) {
 	return r, nil
 }
 
-// AsyncReader returns an AsyncReader of a node of float32 or float64 that is computed and has a value after a run. Closing
-// the machine closes it.
+// AsyncReader returns an AsyncReader of a node of float32 or float64 that is computed and has a value after a run.
+// Closing the machine closes it.
 func (m *Machine) AsyncReader(n *G.Node) (*AsyncReader, error) {
 	if err := m.begin(); err != nil {
 		return nil, err
@@ -99,8 +99,8 @@ func (r *AsyncReader) exclusively(f func() error) (err error) {
 	return err
 }
 
-// Fetch enqueues a copy of the value of the last run, which may still be running. At most AsyncReaderDepth copies may wait
-// to be read.
+// Fetch enqueues a copy of the value of the last run, which may still be running. At most AsyncReaderDepth copies may
+// wait to be read.
 func (r *AsyncReader) Fetch() error { return r.exclusively(r.fetch) }
 
 func (r *AsyncReader) fetch() error {

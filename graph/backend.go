@@ -29,23 +29,23 @@ type Device struct {
 // Backend is a device with kernels. It knows nothing of graphs: a Machine makes the plan, places the operands in the
 // backend's memory, binds kernels to them and launches the kernels in order.
 //
-// A cell (*cpu.Buf, within spec.Arg) holds the device address of an operand. A kernel is bound to its cells once. The address
-// in a cell may change between runs, so kernels read their cells at each launch.
+// A cell (*cpu.Buf, within spec.Arg) holds the device address of an operand. A kernel is bound to its cells once. The
+// address in a cell may change between runs, so kernels read their cells at each launch.
 //
-// Several machines in several goroutines may use a Backend at once. Only one goroutine may use a Stream and what is bound
-// for it.
+// Several machines in several goroutines may use a Backend at once. Only one goroutine may use a Stream and what is
+// bound for it.
 type Backend interface {
 	Device() Device
 
-	// Offers returns the implementations of an op in order of preference, none for an op that the backend does not implement.
-	// It may include implementations whose guard refuses the call: then the plan can say why. The result is for this call
-	// alone.
+	// Offers returns the implementations of an op in order of preference, none for an op that the backend does not
+	// implement. It may include implementations whose guard refuses the call: then the plan can say why. The result is
+	// for this call alone.
 	Offers(Call) []Implementation
 
 	// Storage returns the types that the operands of a call should have if activations are stored in half, which is
-	// spec.BFloat16 or spec.Float16. The call's In have their types so far, its Out those of the graph. The machine puts an
-	// spec.Cast before each input whose type has to change, and gives the outputs the returned types. Storage may change
-	// float32 to half and half to float32, nothing else. It is called only if Device().Half.
+	// spec.BFloat16 or spec.Float16. The call's In have their types so far, its Out those of the graph. The machine
+	// puts an spec.Cast before each input whose type has to change, and gives the outputs the returned types. Storage
+	// may change float32 to half and half to float32, nothing else. It is called only if Device().Half.
 	Storage(s Call, half tensor.Dtype) (in, out []tensor.Dtype)
 
 	// Alloc returns zeroed memory of the device, aligned to at least Device().Alignment.
@@ -54,9 +54,10 @@ type Backend interface {
 	// NewStream returns a new stream of the device.
 	NewStream() (Stream, error)
 
-	// Adopt points dst to the memory of v and returns true if kernels can read v in place: it is on this device, row-major and
-	// aligned for every kernel. It returns false if the caller must upload v. A Host backend never does: it points dst to a
-	// row-major copy if necessary. It is an error if v differs from want in type or shape, or is on another device.
+	// Adopt points dst to the memory of v and returns true if kernels can read v in place: it is on this device,
+	// row-major and aligned for every kernel. It returns false if the caller must upload v. A Host backend never does:
+	// it points dst to a row-major copy if necessary. It is an error if v differs from want in type or shape, or is on
+	// another device.
 	Adopt(dst *cpu.Buf, v G.Value, want spec.Operand) (ok bool, err error)
 
 	// Synchronize waits until all work that was enqueued in all streams has ended.
@@ -76,8 +77,8 @@ type Call struct {
 	Policy   Policy
 }
 
-// Check returns an *Unsupported error if the Spec does not accept the call's inputs, or infers other shapes for its outputs.
-// Few Specs accept half precision, so Check also tries float32 instead.
+// Check returns an *Unsupported error if the Spec does not accept the call's inputs, or infers other shapes for its
+// outputs. Few Specs accept half precision, so Check also tries float32 instead.
 func (s Call) Check() error {
 	if s.Spec == nil {
 		return nil
@@ -109,8 +110,8 @@ type Implementation interface {
 	// Guard returns nil if the implementation can run the call, else an *Unsupported error. The result depends on the call
 	// and the device alone.
 	Guard(Call) error
-	// Bind returns the kernel for the operands in and out, whose cells hold no address yet. After an *Unsupported error the
-	// machine tries the next implementation; any other error ends the planning.
+	// Bind returns the kernel for the operands in and out, whose cells hold no address yet. After an *Unsupported error
+	// the machine tries the next implementation; any other error ends the planning.
 	Bind(call Call, in, out []spec.Arg) (Kernel, error)
 }
 
@@ -134,17 +135,17 @@ func (s Call) Cost() Cost {
 	return c
 }
 
-// Kernel is an op bound to its operands. It writes every element of its outputs. An output may be an input as well (the sums of
-// WithGradSums: AddOp with the total as first term and as result); otherwise they do not overlap.
+// Kernel is an op bound to its operands. It writes every element of its outputs. An output may be an input as well (the
+// sums of WithGradSums: AddOp with the total as first term and as result); otherwise they do not overlap.
 type Kernel interface {
 	// WorkBytes returns the bytes of work memory that a launch needs beside the operands.
 	WorkBytes() int
-	// Prepare does what a capture cannot hold, such as an upload of addresses. It is called before each launch or replay and
-	// outside of captures, with the work memory that Launch gets.
+	// Prepare does what a capture cannot hold, such as an upload of addresses. It is called before each launch or
+	// replay and outside of captures, with the work memory that Launch gets.
 	Prepare(s Stream, work *cpu.Buf) error
-	// Launch enqueues the kernel on s, a stream of the same backend. work holds at least WorkBytes, aligned like an operand;
-	// its content is undefined. Launch allocates nothing once warm. Like any other call, it may return the error of work that
-	// was enqueued earlier, as a *LaunchError.
+	// Launch enqueues the kernel on s, a stream of the same backend. work holds at least WorkBytes, aligned like an
+	// operand; its content is undefined. Launch allocates nothing once warm. Like any other call, it may return the
+	// error of work that was enqueued earlier, as a *LaunchError.
 	Launch(s Stream, work *cpu.Buf) error
 }
 
@@ -159,14 +160,14 @@ type Memory interface {
 
 // Stream is a queue of copies and kernels that run in order, possibly after the calls that enqueue them have returned.
 type Stream interface {
-	// Upload copies src, a row-major host value or a View of the same backend, to dst. The caller may change a host value as
-	// soon as Upload returns.
+	// Upload copies src, a row-major host value or a View of the same backend, to dst. The caller may change a host
+	// value as soon as Upload returns.
 	Upload(dst spec.Arg, src G.Value) error
 	// Download copies src to the host value dst, whose elements are defined after Synchronize.
 	Download(dst G.Value, src spec.Arg) error
-	// View returns a value over the device memory of a. On a Host backend ops can read it. Elsewhere, when it is asked for
-	// its data, it waits for s and copies them to the host. The value keeps the address that a has now. Its dynamic type is a
-	// pointer, so a machine may compare values by ==.
+	// View returns a value over the device memory of a. On a Host backend ops can read it. Elsewhere, when it is asked
+	// for its data, it waits for s and copies them to the host. The value keeps the address that a has now. Its dynamic
+	// type is a pointer, so a machine may compare values by ==.
 	View(a spec.Arg) G.Value
 
 	// NewReadback returns a Readback for operands like o. It copies to the host without waiting for other work.
@@ -174,11 +175,11 @@ type Stream interface {
 	// NewEvent returns an Event of this stream, to measure time on the device.
 	NewEvent() (Event, error)
 
-	// BeginCapture starts a recording: until EndCapture, launches are recorded and not run. No copies may come in between. It
-	// is not called on a Host backend.
+	// BeginCapture starts a recording: until EndCapture, launches are recorded and not run. No copies may come in
+	// between. It is not called on a Host backend.
 	BeginCapture() error
-	// EndCapture returns the recording. If recording failed, it returns the error, and the stream works as if there had been
-	// no capture.
+	// EndCapture returns the recording. If recording failed, it returns the error, and the stream works as if there had
+	// been no capture.
 	EndCapture() (Replay, error)
 
 	// Synchronize waits until all enqueued work has ended, and returns its first error.
@@ -190,8 +191,8 @@ type Stream interface {
 type Readback interface {
 	// Fetch enqueues a copy of src after the work in the stream so far. It overwrites the copy before it.
 	Fetch(src spec.Arg) error
-	// Value waits for the last Fetch, but not for later work, and returns the value, in host memory. The value is valid until
-	// the next Fetch.
+	// Value waits for the last Fetch, but not for later work, and returns the value, in host memory. The value is valid
+	// until the next Fetch.
 	Value() (G.Value, error)
 	Close() error
 }
@@ -205,8 +206,8 @@ type Event interface {
 	Close() error
 }
 
-// Replay is a recorded sequence of launches. It may hold the addresses that the cells had during the recording: record again
-// if one has changed.
+// Replay is a recorded sequence of launches. It may hold the addresses that the cells had during the recording: record
+// again if one has changed.
 type Replay interface {
 	// Launch enqueues the sequence on s. An error that its kernels have caused is a *LaunchError.
 	Launch(s Stream) error

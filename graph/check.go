@@ -7,8 +7,8 @@ import (
 	G "gorgonia.org/gorgonia"
 )
 
-// CheckGraph looks for faults that make a finished graph compute something else than was written. Its error lists the nodes,
-// one a line:
+// CheckGraph looks for faults that make a finished graph compute something else than was written. Its error lists the
+// nodes, one a line:
 //   - different nodes of one hash, which gorgonia's TapeMachine takes for one (Machine does not: it tells nodes by identity);
 //   - inputs of one name, which Gorgonia merges if their types and shapes agree, too;
 //   - nodes without a shape, or with a shape of another rank than their type;

@@ -9,8 +9,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// firstAccepted returns the first implementation that try accepts, nil if there is none, and the refusals of those before it.
-// It returns an error of try that is not *Unsupported.
+// firstAccepted returns the first implementation that try accepts, nil if there is none, and the refusals of those
+// before it. It returns an error of try that is not *Unsupported.
 func firstAccepted(offers []Implementation, try func(Implementation) error) (impl Implementation, refused []Refusal, err error) {
 	for _, i := range offers {
 		err := try(i)
@@ -47,8 +47,8 @@ func bindFirst(b Backend, call Call, in, out []spec.Arg) (k Kernel, impl Impleme
 
 var errNoBackend = errors.New("graph: nil backend")
 
-// Bind binds the first implementation that b offers for the call and whose guard accepts it. It is for kernels outside of a
-// graph, such as a solver's. It returns an error if there is no such implementation.
+// Bind binds the first implementation that b offers for the call and whose guard accepts it. It is for kernels outside
+// of a graph, such as a solver's. It returns an error if there is no such implementation.
 func Bind(b Backend, call Call, in, out []spec.Arg) (Kernel, error) {
 	if value.IsNil(b) {
 		return nil, errNoBackend

@@ -22,8 +22,8 @@ const cpuAlignment = 64
 // cpuBackend runs the kernels that every spec.Spec has, in memory of the Go heap.
 type cpuBackend struct{ workers int }
 
-// NewCPU returns the backend of the host's processor. Its kernels run on the given number of goroutines; 0 means GOMAXPROCS.
-// Results do not depend on this number.
+// NewCPU returns the backend of the host's processor. Its kernels run on the given number of goroutines; 0 means
+// GOMAXPROCS. Results do not depend on this number.
 func NewCPU(workers int) Backend {
 	if workers <= 0 {
 		workers = runtime.GOMAXPROCS(0)

@@ -11,8 +11,8 @@ import (
 // hostName is the implementation of ops that run by their own Do.
 const hostName = "host"
 
-// dispatch gives each step the first implementation that accepts it, or leaves its op to the host. It also marks who reads
-// each value.
+// dispatch gives each step the first implementation that accepts it, or leaves its op to the host. It also marks who
+// reads each value.
 func (p *plan) dispatch() error {
 	steps := p.steps
 	p.steps = nil
@@ -62,8 +62,8 @@ func (v *planValue) addCheck(c valueCheck) {
 	}
 }
 
-// leaveToHost makes s a step on the host for the main output alone. Each further output that is a node gets a step of its
-// own: its op returns the output that the op of s has kept.
+// leaveToHost makes s a step on the host for the main output alone. Each further output that is a node gets a step of
+// its own: its op returns the output that the op of s has kept.
 func (p *plan) leaveToHost(s *step) error {
 	if s.op == nil {
 		return fmt.Errorf("%s has no kernel for %s", p.device.Kind, s.spec.Name())

@@ -116,9 +116,9 @@ func length(branch func(*Policy) *BranchPolicy) func(*Policy, string) error {
 	}
 }
 
-// PolicyFromEnv returns the policy that the environment sets; machines without WithPolicy use it. docs/environment.md lists
-// the variables. A variable that is empty or not set changes nothing. A wrong value is an error, and so is any other
-// variable whose name begins with NSA_; the policy still has the values of the right variables.
+// PolicyFromEnv returns the policy that the environment sets; machines without WithPolicy use it. docs/environment.md
+// lists the variables. A variable that is empty or not set changes nothing. A wrong value is an error, and so is any
+// other variable whose name begins with NSA_; the policy still has the values of the right variables.
 func PolicyFromEnv() (Policy, error) {
 	var p Policy
 	var errs []error

@@ -42,9 +42,9 @@ func (f *fuser) remove(s *step) {
 	}
 }
 
-// replace replaces the old steps by one step of spec, at the index of the last old step that comes before all readers of the
-// outputs. It reports whether it has done so. It does not if another result of the old steps is kept or read, if an input is
-// computed too late, or if the backend has no implementation (under a strict policy: none but a fallback).
+// replace replaces the old steps by one step of spec, at the index of the last old step that comes before all readers
+// of the outputs. It reports whether it has done so. It does not if another result of the old steps is kept or read, if
+// an input is computed too late, or if the backend has no implementation (under a strict policy: none but a fallback).
 func (f *fuser) replace(old []*step, spec spec.Spec, in, out []*planValue) (bool, error) {
 	at, ok := f.insertionIndex(old, in, out)
 	s := &step{node: old[0].node, spec: spec, in: in, out: out, rule: f.rule}
@@ -75,9 +75,9 @@ func (f *fuser) replace(old []*step, spec spec.Spec, in, out []*planValue) (bool
 	return true, nil
 }
 
-// insertionIndex returns the index of the last old step that comes after the writers of in and before the readers of out: a
-// new step may stand there. ok is false if there is none, if an old step computes one of in, or if another result of the old
-// steps is kept or read.
+// insertionIndex returns the index of the last old step that comes after the writers of in and before the readers of
+// out: a new step may stand there. ok is false if there is none, if an old step computes one of in, or if another
+// result of the old steps is kept or read.
 func (f *fuser) insertionIndex(old []*step, in, out []*planValue) (at int, ok bool) {
 	from, to := -1, len(f.steps)
 	for _, v := range in {
@@ -127,9 +127,10 @@ func written[S spec.Spec](f *fuser, v *planValue) (s *step, spec S, ok bool) {
 	return s, spec, ok
 }
 
-// removeCopies removes steps that copy a result of an op of package ops: readers of the copy read the original. Gradients of
-// sums are such copies, because Gorgonia's machines work in place; steps of a plan do not. Copies that are kept stay. So do
-// copies of values that may be views, on which some of Gorgonia's ops are wrong. The bits are the same.
+// removeCopies removes steps that copy a result of an op of package ops: readers of the copy read the original.
+// Gradients of sums are such copies, because Gorgonia's machines work in place; steps of a plan do not. Copies that are
+// kept stay. So do copies of values that may be views, on which some of Gorgonia's ops are wrong. The bits are the
+// same.
 func (f *fuser) removeCopies(s *step) error {
 	switch s.spec.(type) {
 	case pointwise.AddGrad:

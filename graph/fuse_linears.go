@@ -9,9 +9,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
-// linears fuses linear layers of one input, such as the projections to queries, keys, values and gates, and the RoPEs of
-// their results into one LinearsOp. The bits are the same in the graph's types; in half precision a library may sum a wider
-// product in another order.
+// linears fuses linear layers of one input, such as the projections to queries, keys, values and gates, and the RoPEs
+// of their results into one LinearsOp. The bits are the same in the graph's types; in half precision a library may sum
+// a wider product in another order.
 func (f *fuser) linears(s *step) error {
 	layers := readersOfInput[linear.Linear](f, s)
 	if len(layers) < 2 {
@@ -78,11 +78,11 @@ func readersOfInput[S spec.Spec](f *fuser, s *step) (layers []*step) {
 	return slices.Clip(layers[:min(len(layers), linear.MaxFused)])
 }
 
-// linearsGrad fuses the gradients of linear layers of one input into one LinearsGradOp: those by the weights; those by the
-// input, if one sum adds them all and nothing else reads them; and the sums and RoPEs that compute the gradients of the
-// layers' results. Other terms of the input's sum stay: the new term stands where the first term that it replaces stood.
-// Terms are added in another order and, in half precision, sums are not rounded first: so dx differs by roundings. The other
-// results are as in linears.
+// linearsGrad fuses the gradients of linear layers of one input into one LinearsGradOp: those by the weights; those by
+// the input, if one sum adds them all and nothing else reads them; and the sums and RoPEs that compute the gradients of
+// the layers' results. Other terms of the input's sum stay: the new term stands where the first term that it replaces
+// stood. Terms are added in another order and, in half precision, sums are not rounded first: so dx differs by
+// roundings. The other results are as in linears.
 func (f *fuser) linearsGrad(s *step) error {
 	weights := readersOfInput[linear.WeightGrad](f, s)
 	if len(weights) < 2 {
@@ -127,8 +127,8 @@ func (f *fuser) linearsGrad(s *step) error {
 	return err
 }
 
-// otherTerms returns the terms of the sum add that grads do not compute. place is the index among them at which the first
-// term that grads compute would stand.
+// otherTerms returns the terms of the sum add that grads do not compute. place is the index among them at which the
+// first term that grads compute would stand.
 func otherTerms(add *step, grads []*step) (others []*planValue, place int) {
 	place = -1
 	for _, v := range add.in {
@@ -141,8 +141,8 @@ func otherTerms(add *step, grads []*step) (others []*planValue, place int) {
 	return others, place
 }
 
-// inputGrads returns the gradients of layers by their input, in the order of weights, the gradients by their weights. add is
-// the step that sums them. Both are nil if one gradient is missing or is not in that sum alone.
+// inputGrads returns the gradients of layers by their input, in the order of weights, the gradients by their weights.
+// add is the step that sums them. Both are nil if one gradient is missing or is not in that sum alone.
 func (f *fuser) inputGrads(weights []*step) (list []*step, add *step) {
 	for _, w := range weights {
 		dy := w.in[1]
@@ -183,9 +183,9 @@ func (f *fuser) reread(s *step, in []*planValue) {
 	f.put(at, s)
 }
 
-// linearAdd fuses a linear layer without a bias and the sum of its result and a residual into one LinearAddOp; the sum has
-// the type of the residual. The bits are the same in the graph's types; in half precision the result is not rounded before
-// it is added.
+// linearAdd fuses a linear layer without a bias and the sum of its result and a residual into one LinearAddOp; the sum
+// has the type of the residual. The bits are the same in the graph's types; in half precision the result is not rounded
+// before it is added.
 func (f *fuser) linearAdd(add *step) error {
 	if _, ok := add.spec.(pointwise.Add); !ok || len(add.in) != 2 {
 		return nil
@@ -204,8 +204,8 @@ func (f *fuser) linearAdd(add *step) error {
 	return nil
 }
 
-// linearCast fuses a linear layer without a bias and the cast of its result to float32 into one LinearOp, if nothing else
-// reads the result, as with the logits of a language model. The LinearOp stores float32 and rounds nothing to half
+// linearCast fuses a linear layer without a bias and the cast of its result to float32 into one LinearOp, if nothing
+// else reads the result, as with the logits of a language model. The LinearOp stores float32 and rounds nothing to half
 // precision. Layers with a bias stay: a library has no bias for a result of another type.
 func (f *fuser) linearCast(cast *step) error {
 	if _, ok := cast.spec.(spec.Cast); !ok || spec.IsHalf(cast.out[0].arg.Dtype) {
@@ -231,10 +231,11 @@ func asLinears(s *step) (op linear.Fused, ok bool) {
 	return op, false
 }
 
-// linearActivation fuses linear layers and a SiLU or a sigmoid into one LinearsOp, if nothing else reads the result that the
-// activation reads, and the plan has no derivatives. The bits are the same in the graph's types; in half precision the result
-// is not rounded before the activation. In a plan with derivatives a rule must not avoid a rounding only because some value is
-// not kept: the bits would depend on what is kept, and two trainings would drift apart.
+// linearActivation fuses linear layers and a SiLU or a sigmoid into one LinearsOp, if nothing else reads the result
+// that the activation reads, and the plan has no derivatives. The bits are the same in the graph's types; in half
+// precision the result is not rounded before the activation. In a plan with derivatives a rule must not avoid a
+// rounding only because some value is not kept: the bits would depend on what is kept, and two trainings would drift
+// apart.
 func (f *fuser) linearActivation(s *step) error {
 	var a linear.Activation
 	switch s.spec.(type) {
@@ -260,9 +261,9 @@ func (f *fuser) linearActivation(s *step) error {
 	return nil
 }
 
-// normLinears fuses linear layers and the RMSNorm that computes their input into one LinearsOp, if nothing else reads that
-// input and the plan has no derivatives. The bits are the same in the graph's types; on a device sums may be in another
-// order.
+// normLinears fuses linear layers and the RMSNorm that computes their input into one LinearsOp, if nothing else reads
+// that input and the plan has no derivatives. The bits are the same in the graph's types; on a device sums may be in
+// another order.
 func (f *fuser) normLinears(s *step) error {
 	op, ok := asLinears(s)
 	if !ok || op.Norm != 0 || f.trains {
@@ -280,9 +281,9 @@ func (f *fuser) normLinears(s *step) error {
 	return err
 }
 
-// linearSiLU fuses a linear layer and the SiLU that reads its result into one LinearSiLUOp. The layer's own result stays,
-// for the gradient of SiLU. The bits are the same in the graph's types; in half precision SiLU may read the result before it
-// is rounded.
+// linearSiLU fuses a linear layer and the SiLU that reads its result into one LinearSiLUOp. The layer's own result
+// stays, for the gradient of SiLU. The bits are the same in the graph's types; in half precision SiLU may read the
+// result before it is rounded.
 func (f *fuser) linearSiLU(silu *step) error {
 	if _, ok := silu.spec.(pointwise.SiLU); !ok {
 		return nil

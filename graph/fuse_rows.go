@@ -10,8 +10,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
-// normGradAdd fuses the gradient of an RMSNorm and its sum with the residual's gradient into one RMSNormGradAddOp. The bits
-// are the same in the graph's types; in half precision there is one rounding less.
+// normGradAdd fuses the gradient of an RMSNorm and its sum with the residual's gradient into one RMSNormGradAddOp. The
+// bits are the same in the graph's types; in half precision there is one rounding less.
 func (f *fuser) normGradAdd(add *step) error {
 	if _, ok := add.spec.(pointwise.Add); !ok || len(add.in) != 2 {
 		return nil
@@ -30,8 +30,8 @@ func (f *fuser) normGradAdd(add *step) error {
 	return nil
 }
 
-// gateSigmoid fuses the sigmoid of the gates into the gradient of a gated sum, and then into the gated sum if nothing else
-// reads the sigmoid. In half precision the gates are then not rounded.
+// gateSigmoid fuses the sigmoid of the gates into the gradient of a gated sum, and then into the gated sum if nothing
+// else reads the sigmoid. In half precision the gates are then not rounded.
 func (f *fuser) gateSigmoid(s *step) error {
 	if s.spec != (pointwise.GatedSum{}) {
 		return nil
@@ -55,8 +55,8 @@ func (f *fuser) gateSigmoid(s *step) error {
 	return err
 }
 
-// decodeGates fuses the linear layer and the sigmoid that compute the gates into a step of decoding. The bits are the same in
-// the graph's types; in half precision neither logits nor gates are rounded.
+// decodeGates fuses the linear layer and the sigmoid that compute the gates into a step of decoding. The bits are the
+// same in the graph's types; in half precision neither logits nor gates are rounded.
 func (f *fuser) decodeGates(s *step) error {
 	op, ok := s.spec.(decode.Step)
 	if !ok || op.GateLayer || op.Cache.Dense() {
@@ -76,8 +76,9 @@ func (f *fuser) decodeGates(s *step) error {
 	return err
 }
 
-// deltas makes the gradient of a gated sum of attention branches compute delta = rowsum(do·o) of each branch: it reads o and
-// writes do anyway. The gradients of the branches then read delta instead of o. The bits are the same in the graph's types.
+// deltas makes the gradient of a gated sum of attention branches compute delta = rowsum(do·o) of each branch: it reads
+// o and writes do anyway. The gradients of the branches then read delta instead of o. The bits are the same in the
+// graph's types.
 func (f *fuser) deltas(s *step) error {
 	op, ok := s.spec.(pointwise.GatedSumGrad)
 	if !ok || op.Deltas {

@@ -30,8 +30,8 @@ func fusions() []fusion {
 	}
 }
 
-// fuse replaces patterns of steps by single steps. A removed step is nil until all rules have been applied, so that indices
-// stay valid.
+// fuse replaces patterns of steps by single steps. A removed step is nil until all rules have been applied, so that
+// indices stay valid.
 func (p *plan) fuse() error {
 	f := &fuser{plan: p, index: map[*step]int{}, writer: map[*planValue]*step{}, readers: map[*planValue][]*step{}, trains: p.hasInputDerivatives()}
 	for i, s := range p.steps {
@@ -55,7 +55,8 @@ func (p *plan) fuse() error {
 	return nil
 }
 
-// Fusions returns the names of the fusion rules, by which one step of a plan replaces several. Plan says what the rules did.
+// Fusions returns the names of the fusion rules, by which one step of a plan replaces several. Plan says what the rules
+// did.
 func Fusions() (names []string) {
 	for _, f := range fusions() {
 		names = append(names, f.name)

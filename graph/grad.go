@@ -19,9 +19,10 @@ import (
 // n.Grad returns the value for an input n. Each input has a gradient node of its own, because Gorgonia's solvers zero a
 // gradient after use.
 //
-// Grad differentiates only ops on a path from wrt to cost. It calls the ops' own SymDiff, except for those of Gorgonia's ops
-// whose SymDiff is wrong. One op adds all contributions to the gradient of a node. It is an error if cost does not depend on
-// one of wrt, or if an op on the path has no gradient; nodes that have been added by then stay in the graph.
+// Grad differentiates only ops on a path from wrt to cost. It calls the ops' own SymDiff, except for those of
+// Gorgonia's ops whose SymDiff is wrong. One op adds all contributions to the gradient of a node. It is an error if
+// cost does not depend on one of wrt, or if an op on the path has no gradient; nodes that have been added by then stay
+// in the graph.
 //
 // Grad may be called again on a graph, for another cost or the same one. A node keeps its first Deriv, as with
 // gorgonia.Grad: n.Grad is the gradient of the first cost that has been differentiated by n, never a sum. Later
@@ -31,8 +32,8 @@ func Grad(cost *G.Node, wrt ...*G.Node) (G.Nodes, error) {
 	return grad(cost, nil, wrt)
 }
 
-// ScaledGrad is Grad of scale times cost. scale is a scalar of the cost's type and graph, and counts as a constant. If scale
-// is an input, it can keep gradients within the range of half precision. See optim.AdamW.SetGradScale.
+// ScaledGrad is Grad of scale times cost. scale is a scalar of the cost's type and graph, and counts as a constant. If
+// scale is an input, it can keep gradients within the range of half precision. See optim.AdamW.SetGradScale.
 func ScaledGrad(cost, scale *G.Node, wrt ...*G.Node) (G.Nodes, error) {
 	if err := cmp.Or(checkScalar("cost", cost), checkScalar("scale", scale)); err != nil {
 		return nil, fmt.Errorf("graph: grad: %w", err)
@@ -40,7 +41,8 @@ func ScaledGrad(cost, scale *G.Node, wrt ...*G.Node) (G.Nodes, error) {
 	return grad(cost, scale, wrt)
 }
 
-// checkScalar returns an error unless n is a scalar of a graph. A statement has no type, and a constant may have no graph.
+// checkScalar returns an error unless n is a scalar of a graph. A statement has no type, and a constant may have no
+// graph.
 func checkScalar(role string, n *G.Node) error {
 	switch {
 	case n == nil:
@@ -130,8 +132,9 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 	return grads, nil
 }
 
-// markDependent fills depends for all nodes after wrt. An op that is no SDOp, or cannot tell which inputs have a gradient, as
-// many gradients of Gorgonia's ops cannot, counts as dependent: it is an error only if a gradient arrives at it.
+// markDependent fills depends for all nodes after wrt. An op that is no SDOp, or cannot tell which inputs have a
+// gradient, as many gradients of Gorgonia's ops cannot, counts as dependent: it is an error only if a gradient arrives
+// at it.
 func (b *backward) markDependent() {
 	for _, n := range b.nodes {
 		inputs := b.inputs[n]
@@ -193,7 +196,8 @@ func (b *backward) propagate(n *G.Node) error {
 	return nil
 }
 
-// symDiff calls the op's SymDiff. For an op with a Spec it adds only the wanted gradients. A panic comes back as an error.
+// symDiff calls the op's SymDiff. For an op with a Spec it adds only the wanted gradients. A panic comes back as an
+// error.
 func symDiff(n *G.Node, wanted []bool, inputs G.Nodes, grad *G.Node) (grads G.Nodes, err error) {
 	defer recoverAsError(&err)
 	s, _ := spec.SpecOf(n.Op())
@@ -220,8 +224,8 @@ func (b *backward) stopped() string {
 
 func elements(n *G.Node) int { return spec.Operand{Shape: n.Shape()}.Elements() }
 
-// sum returns the sum of the terms of n's gradient. Terms of Gorgonia's ops may lack axes of length one: if terms differ,
-// all are reshaped to n's shape first.
+// sum returns the sum of the terms of n's gradient. Terms of Gorgonia's ops may lack axes of length one: if terms
+// differ, all are reshaped to n's shape first.
 func sum(n *G.Node, terms G.Nodes) (_ *G.Node, err error) {
 	defer recoverAsError(&err)
 	if len(terms) == 1 {

@@ -37,8 +37,8 @@ func diffWRT(n *G.Node, inputs int) (diffs []bool, err error) {
 	return nil, fmt.Errorf("DiffWRT returned %d results for %d inputs", len(diffs), inputs)
 }
 
-// wrongGradient says what is wrong with the SymDiff of the op of n in Gorgonia v0.9.18, if corrected has nothing better; "" if it
-// is right.
+// wrongGradient says what is wrong with the SymDiff of the op of n in Gorgonia v0.9.18, if corrected has nothing
+// better; "" if it is right.
 func wrongGradient(n *G.Node) string {
 	switch op := n.Op(); gorgoniaType(op) {
 	case "avgPoolOp":
@@ -53,8 +53,8 @@ func wrongGradient(n *G.Node) string {
 	return ""
 }
 
-// corrected returns the gradients of ops whose SymDiff is wrong in Gorgonia v0.9.18, and nil for all others. It panics if an
-// op cannot be added.
+// corrected returns the gradients of ops whose SymDiff is wrong in Gorgonia v0.9.18, and nil for all others. It panics
+// if an op cannot be added.
 func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) G.Nodes {
 	if gorgoniaType(n.Op()) == "" || len(inputs) == 0 {
 		return nil

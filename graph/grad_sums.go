@@ -4,7 +4,8 @@ import (
 	"fmt"
 )
 
-// ZeroGrads makes the next run begin the sums of WithGradSums. It writes no memory: until that run n.Grad is the old sum.
+// ZeroGrads makes the next run begin the sums of WithGradSums. It writes no memory: until that run n.Grad is the old
+// sum.
 func (m *Machine) ZeroGrads() error {
 	if err := m.begin(); err != nil {
 		return err
@@ -14,8 +15,8 @@ func (m *Machine) ZeroGrads() error {
 	return nil
 }
 
-// zeroSums follows a solver of Gorgonia that has set what n.Grad returned to zero. If that is a copy (on the host, or the
-// input's dual value), the sum itself must be set to zero, too. It looks only at copies that the last run has made.
+// zeroSums follows a solver of Gorgonia that has set what n.Grad returned to zero. If that is a copy (on the host, or
+// the input's dual value), the sum itself must be set to zero, too. It looks only at copies that the last run has made.
 func (m *Machine) zeroSums() error {
 	if !m.opts.gradSums || m.beginsSums {
 		return nil

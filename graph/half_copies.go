@@ -26,15 +26,16 @@ func (h *halfCopies) bytes() (n int) {
 	return n
 }
 
-// Refresh makes the next run cast all weights to half precision again. A solver calls it after a step that is not part of
-// RunAndStep.
+// Refresh makes the next run cast all weights to half precision again. A solver calls it after a step that is not part
+// of RunAndStep.
 func (m *Machine) Refresh() {
 	if m != nil {
 		m.halfUpToDate.Store(false)
 	}
 }
 
-// HalfType returns the type in which the machine stores activations, if that is half precision, and the zero value otherwise.
+// HalfType returns the type in which the machine stores activations, if that is half precision, and the zero value
+// otherwise.
 func (m *Machine) HalfType() tensor.Dtype {
 	if m == nil || m.plan == nil {
 		return tensor.Dtype{}
@@ -42,8 +43,8 @@ func (m *Machine) HalfType() tensor.Dtype {
 	return m.half
 }
 
-// HalfCopy returns the half-precision copy of the input n, which kernels read instead of n. For an input without a copy it
-// returns an operand without a cell, of HalfType.
+// HalfCopy returns the half-precision copy of the input n, which kernels read instead of n. For an input without a copy
+// it returns an operand without a cell, of HalfType.
 func (m *Machine) HalfCopy(n *G.Node) spec.Arg {
 	if m != nil && m.plan != nil {
 		if c := m.halfCopies.byInput[n]; c != nil {

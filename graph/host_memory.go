@@ -11,9 +11,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// hostMemory is the memory for results of Gorgonia's ops, which would allocate it in each run. The memory of a value that no
-// node shows is used again after its last reader, within a run and in later runs, or the last reader writes its result in
-// place.
+// hostMemory is the memory for results of Gorgonia's ops, which would allocate it in each run. The memory of a value
+// that no node shows is used again after its last reader, within a run and in later runs, or the last reader writes its
+// result in place.
 type hostMemory struct {
 	free  map[string][]*tensor.Dense // by type and shape
 	most  map[string]int             // number of steps in takes, by type and shape: the length of free never exceeds it
@@ -45,8 +45,8 @@ func (h *hostMemory) alloc(st *step) *tensor.Dense {
 	return d
 }
 
-// mayOverwriteFirst reports whether st may write its result to the first operand: no other value shares its memory, and st is its last
-// reader.
+// mayOverwriteFirst reports whether st may write its result to the first operand: no other value shares its memory, and
+// st is its last reader.
 func (h *hostMemory) mayOverwriteFirst(st *step, args []G.Value) bool {
 	d, ok := args[0].(*tensor.Dense)
 	if _, owned := h.owned[d]; !ok || !owned || len(args) == 2 && args[0] == args[1] {
@@ -55,9 +55,9 @@ func (h *hostMemory) mayOverwriteFirst(st *step, args []G.Value) bool {
 	return st.host.elementwise && slices.Contains(st.dead, st.in[0])
 }
 
-// disownShared removes values from owned that share memory after st has returned result; v is the value that st's node gets.
-// An op may return an operand itself: then st's node and the operand share the value, unless st was its last reader and wrote
-// in place.
+// disownShared removes values from owned that share memory after st has returned result; v is the value that st's node
+// gets. An op may return an operand itself: then st's node and the operand share the value, unless st was its last
+// reader and wrote in place.
 func (h *hostMemory) disownShared(st *step, args []G.Value, result, v G.Value) {
 	d, _ := result.(*tensor.Dense)
 	inPlace := len(args) > 0 && args[0] == result && h.mayOverwriteFirst(st, args)
@@ -95,7 +95,8 @@ func overlap(a, b G.Value) bool {
 // hostBytes returns the host memory that b points at.
 func hostBytes(b *cpu.Buf) []byte { return unsafe.Slice((*byte)(b.Pointer()), b.Bytes()) }
 
-// viewOf returns a function that returns the memory of an Arg as a scalar and as a slice, nil for a type of which a Stream has no views.
+// viewOf returns a function that returns the memory of an Arg as a scalar and as a slice, nil for a type of which a
+// Stream has no views.
 func viewOf(dt tensor.Dtype) func(a spec.Arg) (scalar G.Value, backing any) {
 	switch dt {
 	case tensor.Float32:

@@ -115,8 +115,8 @@ func (m *Machine) checkValues(x *planValue, v G.Value) error {
 	return nil
 }
 
-// send makes v available to the kernels that read x. It points x's cell to v if v is on the device already; otherwise it
-// uploads v, if there are such kernels.
+// send makes v available to the kernels that read x. It points x's cell to v if v is on the device already; otherwise
+// it uploads v, if there are such kernels.
 func (m *Machine) send(x *planValue, v G.Value) error {
 	before := x.arg.Pointer()
 	ok, err := m.backend.Adopt(x.arg.Buf, v, x.arg.Operand)

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// layout gives each value that kernels write, or read from the host, its place in the arena. The value has the place from
-// the step that writes it to the last step that reads it. A kept value has it to the end of the run, and one that persists
-// has it always.
+// layout gives each value that kernels write, or read from the host, its place in the arena. The value has the place
+// from the step that writes it to the last step that reads it. A kept value has it to the end of the run, and one that
+// persists has it always.
 func (p *plan) layout() error {
 	for i, s := range p.steps {
 		for _, v := range slices.Concat(s.in, s.out) {
@@ -58,8 +58,9 @@ func (p *plan) layout() error {
 func (r *region) overlaps(o *region) bool { return r.first <= o.last && o.first <= r.last }
 
 // placeRegions gives each region an offset, a multiple of align. Regions that live at the same time do not overlap. It
-// returns the bytes of the whole and a lower bound of them, the largest sum of bytes that live at once. It places larger
-// regions first, each into the smallest gap that holds it; in practice the result is within a few percent of the bound.
+// returns the bytes of the whole and a lower bound of them, the largest sum of bytes that live at once. It places
+// larger regions first, each into the smallest gap that holds it; in practice the result is within a few percent of the
+// bound.
 func placeRegions(regions []*region, align int) (bytes, bound int) {
 	order := slices.Clone(regions)
 	slices.SortStableFunc(order, func(a, b *region) int {

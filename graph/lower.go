@@ -16,7 +16,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
 )
 
-// lower makes values of the nodes of g and steps of their ops, in topological order, and marks the values that are kept.
+// lower makes values of the nodes of g and steps of their ops, in topological order, and marks the values that are
+// kept.
 func (p *plan) lower(g *G.ExprGraph, keep G.Nodes) (err error) {
 	if p.order, err = checkedOrder(g); err != nil {
 		return err
@@ -50,8 +51,8 @@ func (p *plan) lower(g *G.ExprGraph, keep G.Nodes) (err error) {
 	return nil
 }
 
-// keepRowsApart makes the linear layers of a plan that decodes compute each row by itself, so that the bits of a sequence do
-// not depend on the sequences in other slots.
+// keepRowsApart makes the linear layers of a plan that decodes compute each row by itself, so that the bits of a
+// sequence do not depend on the sequences in other slots.
 func (p *plan) keepRowsApart() {
 	decodes := func(s *step) bool { _, ok := s.spec.(decode.Step); return ok }
 	if !slices.ContainsFunc(p.steps, decodes) {
@@ -137,8 +138,8 @@ func isConstant(n *G.Node) bool {
 	return ok && n.Value() != nil
 }
 
-// separateDerivs gives inputs derivatives of their own. gorgonia.Grad may have given several inputs one node, or a constant
-// that the whole process shares. separateDerivs then adds copies to the graph and makes them the derivatives.
+// separateDerivs gives inputs derivatives of their own. gorgonia.Grad may have given several inputs one node, or a
+// constant that the whole process shares. separateDerivs then adds copies to the graph and makes them the derivatives.
 func (p *plan) separateDerivs(g *G.ExprGraph) (err error) {
 	var wrt, grads, copies G.Nodes
 	for _, n := range p.order.nodes {
@@ -196,8 +197,8 @@ func (p *plan) keepWanted() {
 	}
 }
 
-// separate replaces the gradient of an input by a copy if it is a constant, an input, or the gradient of another input, too:
-// Gorgonia's solvers zero a gradient after use.
+// separate replaces the gradient of an input by a copy if it is a constant, an input, or the gradient of another input,
+// too: Gorgonia's solvers zero a gradient after use.
 func separate(grads, wrt G.Nodes) (err error) {
 	defer recoverAsError(&err)
 	owner := map[*G.Node]*G.Node{}

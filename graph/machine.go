@@ -10,19 +10,20 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// Machine runs a graph. It is a gorgonia.VM and accepts any ExprGraph, subgraphs included. It runs the graph as it was when
-// NewMachine was called.
+// Machine runs a graph. It is a gorgonia.VM and accepts any ExprGraph, subgraphs included. It runs the graph as it was
+// when NewMachine was called.
 //
-// Each run reads the values that are bound to the graph's inputs at that time; they may differ from those of the run before.
-// After a run these nodes have values, so that node.Value and node.Grad work as after a TapeMachine: the graph's roots, its
-// scalars, the derivatives of its inputs, nodes that a gorgonia.Read reads, and the nodes of WithKeep. Other nodes have no
-// values. The values lie in the machine's memory. They are valid until the next RunAll or Close: copy what must last longer.
-// The value that a Read gives is on the host. The next run overwrites it, unless the Read's target has been set to another
-// value. After an error all values are undefined; the next RunAll starts from scratch.
+// Each run reads the values that are bound to the graph's inputs at that time; they may differ from those of the run
+// before. After a run these nodes have values, so that node.Value and node.Grad work as after a TapeMachine: the
+// graph's roots, its scalars, the derivatives of its inputs, nodes that a gorgonia.Read reads, and the nodes of
+// WithKeep. Other nodes have no values. The values lie in the machine's memory. They are valid until the next RunAll or
+// Close: copy what must last longer. The value that a Read gives is on the host. The next run overwrites it, unless the
+// Read's target has been set to another value. After an error all values are undefined; the next RunAll starts from
+// scratch.
 //
-// On a device with memory of its own, results are device values, which HostValue copies to the host. The derivative of an
-// input lies where the input lies: on the host, where Gorgonia's own solvers read it, or after MoveInputs on the device,
-// where AdamW reads it. A run waits for its end if it has to bring a derivative or a Read to the host.
+// On a device with memory of its own, results are device values, which HostValue copies to the host. The derivative of
+// an input lies where the input lies: on the host, where Gorgonia's own solvers read it, or after MoveInputs on the
+// device, where AdamW reads it. A run waits for its end if it has to bring a derivative or a Read to the host.
 //
 // A Machine is used by one goroutine at a time: a call that meets another one under way does nothing and returns an
 // error. Only Plan, Counts, Refresh and the methods that tell what the machine is made of may be called at any time.
@@ -73,8 +74,8 @@ var _ G.VM = (*Machine)(nil)
 
 // state is what a machine stores for a value of the plan.
 type state struct {
-	// host is the value that ops on the host read. If remote, the value lies on the device alone, and the machine copies it
-	// to staging before an op on the host reads it; copied is the run of the last such copy.
+	// host is the value that ops on the host read. If remote, the value lies on the device alone, and the machine
+	// copies it to staging before an op on the host reads it; copied is the run of the last such copy.
 	host, staging G.Value
 	header        *tensor.Dense // of an input or a constant: host is this header of its own over the bound tensor's memory
 	remote        bool
@@ -93,7 +94,8 @@ func (m *Machine) Backend() Backend {
 	return m.opts.backend
 }
 
-// Stream returns the stream of the machine's runs, nil after Close. What a solver enqueues there is in order with the runs.
+// Stream returns the stream of the machine's runs, nil after Close. What a solver enqueues there is in order with the
+// runs.
 func (m *Machine) Stream() Stream {
 	if m == nil || m.closed.Load() {
 		return nil
@@ -148,16 +150,17 @@ func (m *Machine) count(i int) {
 	}
 }
 
-// Solver is a gorgonia.Solver that works in the stream of a Machine, so that RunAndStep can put its step after a run, in one
-// recording. A step is Begin, Launch and End; Step does all three. A step changes each weight in place and writes its
-// HalfCopy.
+// Solver is a gorgonia.Solver that works in the stream of a Machine, so that RunAndStep can put its step after a run,
+// in one recording. A step is Begin, Launch and End; Step does all three. A step changes each weight in place and
+// writes its HalfCopy.
 type Solver interface {
 	G.Solver
 	// Machine returns the machine in whose stream the steps run, nil for none.
 	Machine() *Machine
 	// Begin checks the weights and their gradients and prepares the next step. It is never captured, so it may upload.
 	Begin(weights []G.ValueGrad) error
-	// Launch enqueues the kernels of the step. A capture of Launch is replayed in later steps, each after a Begin of its own.
+	// Launch enqueues the kernels of the step. A capture of Launch is replayed in later steps, each after a Begin of
+	// its own.
 	Launch() error
 	// End counts the step. It returns the step's error if this is known without waiting for the device.
 	End(weights []G.ValueGrad) error

@@ -11,8 +11,8 @@ import (
 )
 
 // NewMachine plans g. Errors name the node. gorgonia.Grad may give several inputs one derivative, or a constant as
-// derivative. NewMachine then adds copies to the graph and makes them the inputs' derivatives, because Gorgonia's solvers
-// zero a gradient after use.
+// derivative. NewMachine then adds copies to the graph and makes them the inputs' derivatives, because Gorgonia's
+// solvers zero a gradient after use.
 func NewMachine(g *G.ExprGraph, opts ...Option) (_ *Machine, err error) {
 	m := &Machine{}
 	if m.opts, err = newOptions(g, opts); err != nil {
@@ -40,7 +40,8 @@ func (m *Machine) build(g *G.ExprGraph) (err error) {
 	return nil
 }
 
-// Close frees the machine's memory, and its backend if the machine made it. The values of its nodes are invalid afterwards.
+// Close frees the machine's memory, and its backend if the machine made it. The values of its nodes are invalid
+// afterwards.
 func (m *Machine) Close() error {
 	if m == nil {
 		return errMachineClosed

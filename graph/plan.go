@@ -10,8 +10,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// plan is the form of a graph that a machine runs: a list of steps over values (planValue). newPlan makes it, pass by pass.
-// Afterwards only the addresses in the values' cells (arg.Buf) change.
+// plan is the form of a graph that a machine runs: a list of steps over values (planValue). newPlan makes it, pass by
+// pass. Afterwards only the addresses in the values' cells (arg.Buf) change.
 type plan struct {
 	backend  Backend
 	device   Device
@@ -44,8 +44,8 @@ const (
 	fromHost                 // the Do of an op returns it
 )
 
-// planValue is the value of a node, a further output of an op, or a cast: its type and shape, and where it lies. The gorgonia.Value that
-// it has in a run is in state.
+// planValue is the value of a node, a further output of an op, or a cast: its type and shape, and where it lies. The
+// gorgonia.Value that it has in a run is in state.
 type planValue struct {
 	id       int     // index in plan.values
 	node     *G.Node // the node that has this value; nil for a further output or a cast that no node shows
@@ -137,8 +137,9 @@ func typesOf(values []*planValue) []spec.Operand {
 	return list
 }
 
-// halfCopies are the half-precision copies of inputs. The prologue of a plan casts them; the casts of weights come first. A
-// run may skip these casts if the copies are up to date: the weights are constant, or a solver's step has written the copies.
+// halfCopies are the half-precision copies of inputs. The prologue of a plan casts them; the casts of weights come
+// first. A run may skip these casts if the copies are up to date: the weights are constant, or a solver's step has
+// written the copies.
 type halfCopies struct {
 	byInput     map[*G.Node]*planValue
 	casts       []*step // of weights: inputs with a derivative, which solvers change, and constant inputs; the first steps of the plan
@@ -161,8 +162,8 @@ type hostCall struct {
 	evalOnly  *G.BatchNormOp // if not nil, only if this op is in evaluation
 }
 
-// region is the place of a value in the arena. It is taken from the step first, which writes the value, to the step last,
-// which is the last to read it, both included.
+// region is the place of a value in the arena. It is taken from the step first, which writes the value, to the step
+// last, which is the last to read it, both included.
 type region struct {
 	bytes       int
 	first, last int
@@ -178,9 +179,9 @@ func newHalfCopies(byInput map[*G.Node]*planValue, casts []*step) halfCopies {
 	return halfCopies{byInput: byInput, casts: casts, allConstant: len(casts) > 0 && !trained}
 }
 
-// byIndices computes gorgonia.ByIndices and its gradient. Package tensor v0.9.24 computes wrong results along an axis in the
-// middle, for inputs of one element, and for some gradients along the last axis. An index outside the axis selects element 0, as it
-// does there: Gorgonia's own test has one.
+// byIndices computes gorgonia.ByIndices and its gradient. Package tensor v0.9.24 computes wrong results along an axis
+// in the middle, for inputs of one element, and for some gradients along the last axis. An index outside the axis
+// selects element 0, as it does there: Gorgonia's own test has one.
 type byIndices struct {
 	axis     int
 	gradient bool // the result is the gradient of x, and the gradient of the selected elements is an argument between x and the indices

@@ -12,12 +12,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
-// Policy says which implementations a machine chooses and what it logs. The zero value chooses the best that the backend
-// has.
+// Policy says which implementations a machine chooses and what it logs. The zero value chooses the best that the
+// backend has.
 type Policy struct {
-	// Strict makes a fallback an error of NewMachine. An op falls back if it would run by another implementation than the
-	// first one offered for it, or on the host although the device has memory of its own. A refused implementation does not
-	// count if it is for another compute capability, if this policy switches it off, or if it is slower for so few keys.
+	// Strict makes a fallback an error of NewMachine. An op falls back if it would run by another implementation than
+	// the first one offered for it, or on the host although the device has memory of its own. A refused implementation
+	// does not count if it is for another compute capability, if this policy switches it off, or if it is slower for so
+	// few keys.
 	Strict bool
 	// TF32 lets matrix products of float32 on a GPU round their operands to TF32, which has 10 bits of fraction. They are
 	// several times as fast, and no longer within 1e-5 of the exact result.
@@ -25,9 +26,9 @@ type Policy struct {
 	// Unfused lists the rules of Fusions that are switched off. UnfusedAll switches all of them off.
 	Unfused []string
 
-	// Window, Compressed and Selected narrow the choice of kernels for the branches of attention and their gradients. Window
-	// includes dense attention, Selected includes block selection. For decoding only General counts, and only if the layer has
-	// the branch.
+	// Window, Compressed and Selected narrow the choice of kernels for the branches of attention and their gradients.
+	// Window includes dense attention, Selected includes block selection. For decoding only General counts, and only if
+	// the layer has the branch.
 	Window, Compressed, Selected BranchPolicy
 
 	// PreferFP16 makes a machine of precision BF16 use FP16 if its graph has no derivatives. FP16 has three more bits of
@@ -53,9 +54,9 @@ type BranchPolicy struct {
 // UnfusedAll in Policy.Unfused means all rules.
 const UnfusedAll = "all"
 
-// Attention returns the name of the branch of attention of spec, and the policy for this branch: "window", "compressed" or
-// "selected". Block selection, whose name is "select", has the policy of the selected branch. A step of decoding computes all
-// branches: its name is "decoding". For a Spec that is not attention the name is empty.
+// Attention returns the name of the branch of attention of spec, and the policy for this branch: "window", "compressed"
+// or "selected". Block selection, whose name is "select", has the policy of the selected branch. A step of decoding
+// computes all branches: its name is "decoding". For a Spec that is not attention the name is empty.
 func (p Policy) Attention(spec spec.Spec) (name string, b BranchPolicy) {
 	switch op := spec.(type) {
 	case attention.SlidingWindow, attention.SlidingWindowGrad:
@@ -72,8 +73,8 @@ func (p Policy) Attention(spec spec.Spec) (name string, b BranchPolicy) {
 	return "", BranchPolicy{}
 }
 
-// decoding returns the policy for a step of decoding. One kernel computes all branches, so it is a general one if any branch
-// asks for that.
+// decoding returns the policy for a step of decoding. One kernel computes all branches, so it is a general one if any
+// branch asks for that.
 func (p Policy) decoding(c decode.KVCache) BranchPolicy {
 	return BranchPolicy{General: p.Compressed.General && c.Has(decode.Compressed) || p.Selected.General && c.Has(decode.Selected) ||
 		p.Window.General && (c.Has(decode.Window) || c.Dense())}
@@ -97,16 +98,16 @@ func (p Policy) check() error {
 	return nil
 }
 
-// Precision is the type in which a machine stores the activations of a float32 graph. It belongs to the machine, not to the
-// graph: inputs, and the values of nodes after a run, always have the graph's types.
+// Precision is the type in which a machine stores the activations of a float32 graph. It belongs to the machine, not to
+// the graph: inputs, and the values of nodes after a run, always have the graph's types.
 type Precision int
 
 const (
 	// F32 computes as the graph says.
 	F32 Precision = iota
-	// BF16 stores activations as bfloat16. These stay float32: embeddings and sums that begin with them (the residual stream
-	// of a transformer), logits before the cross entropy, sums inside ops, softmax, the gradients of weights and the
-	// optimizer's state. Weights are float32, with half-precision copies for the kernels.
+	// BF16 stores activations as bfloat16. These stay float32: embeddings and sums that begin with them (the residual
+	// stream of a transformer), logits before the cross entropy, sums inside ops, softmax, the gradients of weights and
+	// the optimizer's state. Weights are float32, with half-precision copies for the kernels.
 	BF16
 	// FP16 is BF16 with IEEE half precision: three more bits of fraction and a smaller range. Small gradients underflow
 	// unless the loss is scaled.

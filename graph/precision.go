@@ -26,9 +26,9 @@ type cast struct {
 }
 
 // setTypes gives each value its type. A step has its operands in half precision if the backend asks for it and an
-// implementation accepts them, else in the graph's types. Casts are steps. Casts of inputs and constants come first, in the
-// prologue; any other cast comes before the first step that needs it. A value that a node shows is cast to float32 right
-// after the step that computes it.
+// implementation accepts them, else in the graph's types. Casts are steps. Casts of inputs and constants come first, in
+// the prologue; any other cast comes before the first step that needs it. A value that a node shows is cast to float32
+// right after the step that computes it.
 func (p *plan) setTypes() error {
 	if !spec.IsHalf(p.half) {
 		return nil

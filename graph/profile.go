@@ -13,9 +13,9 @@ func (m *Machine) NewEvent() (Event, error) {
 	return m.stream.NewEvent()
 }
 
-// Profile runs the graph once, step by step and without a replay, and returns the device time of each of Plan().Steps: from
-// the end of the step before to its own end, 0 if the run leaves the step out. If the device waits for the host to enqueue a
-// step, the time includes the wait.
+// Profile runs the graph once, step by step and without a replay, and returns the device time of each of Plan().Steps:
+// from the end of the step before to its own end, 0 if the run leaves the step out. If the device waits for the host to
+// enqueue a step, the time includes the wait.
 func (m *Machine) Profile() ([]time.Duration, error) {
 	if err := m.begin(); err != nil {
 		return nil, err

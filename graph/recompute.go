@@ -92,8 +92,8 @@ type recomputer struct {
 	steps      []*step                   // the new steps of the plan so far
 }
 
-// recomputeBackward repeats steps of the forward pass, before the first step of the backward pass that reads their results.
-// It runs after fuse: so a step and its repetition are one Spec on the same operands and have the same bits.
+// recomputeBackward repeats steps of the forward pass, before the first step of the backward pass that reads their
+// results. It runs after fuse: so a step and its repetition are one Spec on the same operands and have the same bits.
 func (p *plan) recomputeBackward(o options) error {
 	if !o.recompute {
 		return nil

@@ -39,8 +39,8 @@ func (r Reason) String() string {
 	return reasons[r]
 }
 
-// Unsupported is the error of a guard that refuses. A machine finds it by errors.As and tries the next implementation; it
-// does so for no other error.
+// Unsupported is the error of a guard that refuses. A machine finds it by errors.As and tries the next implementation;
+// it does so for no other error.
 type Unsupported struct {
 	Reason Reason
 	Detail string // what was got and what is wanted
@@ -63,8 +63,8 @@ type Refusal struct {
 // String returns the implementation and the reason.
 func (r Refusal) String() string { return fmt.Sprintf("%s: %v", r.Name, r.Why) }
 
-// fallback reports whether the implementation that runs instead is second best on this device. It is not if the refused one
-// is for another compute capability, is switched off by the user, or is slower at the call's length.
+// fallback reports whether the implementation that runs instead is second best on this device. It is not if the refused
+// one is for another compute capability, is switched off by the user, or is slower at the call's length.
 func (r Refusal) fallback() bool {
 	return r.Why.Reason != ReasonCapability && r.Why.Reason != ReasonPolicy && r.Why.Reason != ReasonLength
 }

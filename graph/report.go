@@ -34,12 +34,13 @@ type Plan struct {
 	HalfCopies, GradSums int
 }
 
-// Memory returns the bytes that a machine needs on its device: Arena, Workspace and Inputs. It does not count the driver's
-// own memory, what a solver keeps (for AdamW two moments of the size of the weights), or the memory of ops on the host.
+// Memory returns the bytes that a machine needs on its device: Arena, Workspace and Inputs. It does not count the
+// driver's own memory, what a solver keeps (for AdamW two moments of the size of the weights), or the memory of ops on
+// the host.
 func (p Plan) Memory() int { return p.Arena + p.Workspace + p.Inputs }
 
-// NewPlan returns the plan by which NewMachine would run g, without allocating its memory. So a program can print how much
-// memory a run needs, or refuse the run. Inputs need no values.
+// NewPlan returns the plan by which NewMachine would run g, without allocating its memory. So a program can print how
+// much memory a run needs, or refuse the run. Inputs need no values.
 func NewPlan(g *G.ExprGraph, opts ...Option) (_ Plan, err error) {
 	o, err := newOptions(g, opts)
 	if err != nil {
@@ -128,8 +129,8 @@ func (p *plan) report(counts []int64) Plan {
 	return r
 }
 
-// Counts returns how often each implementation has run since the machine was made, by its name. "host" counts the ops that
-// ran by their own Do, "upload" and "download" the copies between host and device.
+// Counts returns how often each implementation has run since the machine was made, by its name. "host" counts the ops
+// that ran by their own Do, "upload" and "download" the copies between host and device.
 func (m *Machine) Counts() map[string]int64 {
 	c := map[string]int64{}
 	if m == nil {

@@ -16,7 +16,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// HostValue returns v in host memory: v itself, or a copy of a device value. For a copy it waits for the value's stream.
+// HostValue returns v in host memory: v itself, or a copy of a device value. For a copy it waits for the value's
+// stream.
 func HostValue(v G.Value) (G.Value, error) {
 	if d, ok := v.(remoteValue); ok {
 		return d.HostValue()
@@ -43,8 +44,8 @@ func HostTensor(n *G.Node) (*tensor.Dense, error) {
 	return nil, fmt.Errorf("graph: %s: %w", describe(n), err)
 }
 
-// Resident is a set of values, such as the weights of a model, in the memory of a backend. Several machines and solvers may
-// use it. On a backend whose memory is the host's, the values are the host values themselves.
+// Resident is a set of values, such as the weights of a model, in the memory of a backend. Several machines and solvers
+// may use it. On a backend whose memory is the host's, the values are the host values themselves.
 type Resident struct {
 	host, device []G.Value
 	nodes        []*G.Node // the nodes of MoveInputs
@@ -106,9 +107,9 @@ func (r *Resident) place(b Backend) (err error) {
 	return nil
 }
 
-// MoveInputs copies the values of inputs, such as the weights of a layer, to b and binds the copies to the nodes. Machines
-// on b then need no upload in each run, and solvers can change the values there. Close of the result binds the host values
-// again; it does not copy: see Download.
+// MoveInputs copies the values of inputs, such as the weights of a layer, to b and binds the copies to the nodes.
+// Machines on b then need no upload in each run, and solvers can change the values there. Close of the result binds the
+// host values again; it does not copy: see Download.
 func MoveInputs(b Backend, nodes ...*G.Node) (*Resident, error) {
 	host := make([]G.Value, len(nodes))
 	for i, n := range nodes {

@@ -11,7 +11,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// storeResults hands out the results of a run: the values of nodes, the dual values of inputs, and the targets of Reads.
+// storeResults hands out the results of a run: the values of nodes, the dual values of inputs, and the targets of
+// Reads.
 func (m *Machine) storeResults() error {
 	if err := m.setValuesAfterRun(); err != nil {
 		return err
@@ -76,7 +77,8 @@ func (m *Machine) setCopy(v *planValue) error {
 	return m.let(v, s.host)
 }
 
-// setInPlace gives the node of v the value where it lies. It leaves what an earlier run has shown if that is still right.
+// setInPlace gives the node of v the value where it lies. It leaves what an earlier run has shown if that is still
+// right.
 func (m *Machine) setInPlace(v *planValue) error {
 	s := &m.state[v.id]
 	if v.kind != fromKernel {
@@ -98,7 +100,8 @@ func (m *Machine) let(v *planValue, shown G.Value) error {
 	return nil
 }
 
-// clearStale removes the values that earlier machines have given to nodes which this machine computes and does not keep.
+// clearStale removes the values that earlier machines have given to nodes which this machine computes and does not
+// keep.
 func (m *Machine) clearStale() error {
 	found := false
 	for _, n := range m.hidden {
@@ -119,8 +122,8 @@ func (m *Machine) clearStale() error {
 	return nil
 }
 
-// hasHostInput reports whether v is the derivative of an input whose value is on the host. Gorgonia's solvers change the
-// value there, and read the derivative there.
+// hasHostInput reports whether v is the derivative of an input whose value is on the host. Gorgonia's solvers change
+// the value there, and read the derivative there.
 func (v *planValue) hasHostInput() bool {
 	return slices.ContainsFunc(v.wrt, func(n *G.Node) bool { return !isRemote(n.Value()) })
 }

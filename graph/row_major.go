@@ -18,9 +18,9 @@ func restore(d *tensor.Dense, shape tensor.Shape) error {
 	return d.Reshape(shape...)
 }
 
-// conform returns v in the shape of its node. An op may return the same elements in another shape: Gorgonia's ops return one
-// element as a scalar. If v cannot be reshaped, conform returns v itself. A node without axes gets a G.Scalar: the next op may
-// refuse a tensor.
+// conform returns v in the shape of its node. An op may return the same elements in another shape: Gorgonia's ops
+// return one element as a scalar. If v cannot be reshaped, conform returns v itself. A node without axes gets a
+// G.Scalar: the next op may refuse a tensor.
 func conform(v G.Value, want spec.Operand) G.Value {
 	if len(want.Shape) == 0 {
 		return scalar(v)
@@ -78,15 +78,15 @@ func allRowMajor(values []G.Value) bool {
 	return true
 }
 
-// isPlainRowMajor reports whether Gorgonia's ops read v right: a scalar, or a tensor whose elements are contiguous and row-major. The memory of a
-// transposed row or column is row-major too, but its transpose is still pending.
+// isPlainRowMajor reports whether Gorgonia's ops read v right: a scalar, or a tensor whose elements are contiguous and
+// row-major. The memory of a transposed row or column is row-major too, but its transpose is still pending.
 func isPlainRowMajor(v G.Value) bool {
 	d, ok := v.(*tensor.Dense)
 	return !ok || spec.IsRowMajor(d) && d.DataOrder() == 0
 }
 
-// toRowMajor returns v in row-major order: v itself, a copy of a view, or a tensor over the memory of a column-major row or column. It returns
-// any other column-major tensor as it is.
+// toRowMajor returns v in row-major order: v itself, a copy of a view, or a tensor over the memory of a column-major
+// row or column. It returns any other column-major tensor as it is.
 func toRowMajor(v G.Value) G.Value {
 	d, ok := v.(*tensor.Dense)
 	switch {

@@ -10,9 +10,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 )
 
-// RunAll runs the graph once. It may be called again without Reset. On an asynchronous device it may return before the work
-// has ended; a later run or Synchronize then returns the error of that work. Once warm it allocates nothing for graphs of
-// this module's ops.
+// RunAll runs the graph once. It may be called again without Reset. On an asynchronous device it may return before the
+// work has ended; a later run or Synchronize then returns the error of that work. Once warm it allocates nothing for
+// graphs of this module's ops.
 func (m *Machine) RunAll() error { return m.runWith(nil, nil) }
 
 // runWith runs the graph and, if solver is not nil, a step of solver. It times the ops if the policy says so.
@@ -31,7 +31,8 @@ func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) error {
 	return err
 }
 
-// runOnce runs the graph and, if solver is not nil, a step of solver: as part of the run if that is possible, else after it.
+// runOnce runs the graph and, if solver is not nil, a step of solver: as part of the run if that is possible, else
+// after it.
 func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	defer func() {
 		clear(m.hostMem.owned) // what a run that failed, or an op that left its memory unused, has not released
@@ -86,7 +87,8 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	return nil
 }
 
-// loadInputs loads the values that are bound to the inputs. It reports whether an address that kernels read has changed.
+// loadInputs loads the values that are bound to the inputs. It reports whether an address that kernels read has
+// changed.
 func (m *Machine) loadInputs() (moved bool, err error) {
 	before := m.addressChanges
 	for _, v := range m.inputs {
@@ -97,8 +99,8 @@ func (m *Machine) loadInputs() (moved bool, err error) {
 	return m.addressChanges != before, nil
 }
 
-// beginStep begins the step of solver, if it can be part of the run, and returns solver then. It returns nil if solver is nil
-// or its step has to come after the run.
+// beginStep begins the step of solver, if it can be part of the run, and returns solver then. It returns nil if solver
+// is nil or its step has to come after the run.
 func (m *Machine) beginStep(solver Solver, weights []G.ValueGrad) (inRun Solver, err error) {
 	if solver == nil || !m.warm { // before the first run, results of ops on the host do not exist: the step comes after it
 		return nil, nil
@@ -143,8 +145,8 @@ func (m *Machine) runSegments(skipCasts bool, solver Solver) error {
 	return nil
 }
 
-// runError adds the op that failed to err: the op of a *LaunchError, or the op that was running. It names an op of package
-// ops as that package's own errors do.
+// runError adds the op that failed to err: the op of a *LaunchError, or the op that was running. It names an op of
+// package ops as that package's own errors do.
 func (m *Machine) runError(err error) error {
 	if c := (*valueCheckError)(nil); errors.As(err, &c) {
 		return fmt.Errorf("graph: machine: node %d, shape %v: ops: %s: %w", c.node.ID(), c.node.Shape(), c.spec.Name(), c.err)
@@ -229,9 +231,9 @@ func (m *Machine) timed(run func() error) (times []time.Duration, ran []bool, er
 	return times, ran, nil
 }
 
-// inPlace reports whether a run writes the gradients to the values that the nodes show before it. It does not for a gradient
-// that an op on the host computes, or that a TapeMachine has left in an input to be added to: these are known only after the
-// run.
+// inPlace reports whether a run writes the gradients to the values that the nodes show before it. It does not for a
+// gradient that an op on the host computes, or that a TapeMachine has left in an input to be added to: these are known
+// only after the run.
 func (m *Machine) inPlace(weights []G.ValueGrad) bool {
 	for _, w := range weights {
 		n, ok := w.(*G.Node)

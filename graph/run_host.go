@@ -40,7 +40,8 @@ func (m *Machine) runOnHost(s *step) error {
 	return nil
 }
 
-// loadArgs sets args to the host values of the operands of s. It copies those on the device to the host, once in each run.
+// loadArgs sets args to the host values of the operands of s. It copies those on the device to the host, once in each
+// run.
 func (m *Machine) loadArgs(args []G.Value, s *step) error {
 	wait := false
 	for i, v := range s.in {
@@ -79,8 +80,9 @@ func (m *Machine) callOp(s *step, args []G.Value) (G.Value, error) {
 	return result, nil
 }
 
-// valueOf returns the value for the node of s: result, in the node's shape. It copies a result in the arena, whose memory is
-// used again, and a kept one that shares memory with an operand, because solvers write to gradients and weights.
+// valueOf returns the value for the node of s: result, in the node's shape. It copies a result in the arena, whose
+// memory is used again, and a kept one that shares memory with an operand, because solvers write to gradients and
+// weights.
 func (m *Machine) valueOf(s *step, args []G.Value, result G.Value) (v G.Value, err error) {
 	v = result
 	to := s.out[0]

@@ -16,9 +16,9 @@ const (
 	continuesSum          // in all other runs: it adds the derivative to its sum
 )
 
-// addGradSums adds a sum for each derivative. It lasts from run to run, and the derivative's node shows it. After the step that
-// computes a derivative come two steps: one begins the sum, one adds to it. A run executes one of the two. So no memory has
-// to be set to zero, and the derivative itself does not stay in memory.
+// addGradSums adds a sum for each derivative. It lasts from run to run, and the derivative's node shows it. After the
+// step that computes a derivative come two steps: one begins the sum, one adds to it. A run executes one of the two. So
+// no memory has to be set to zero, and the derivative itself does not stay in memory.
 func (p *plan) addGradSums(o options) error {
 	if !o.gradSums {
 		return nil

@@ -7,8 +7,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// markUpdated marks the inputs that a step writes to, see spec.Updating. Another reader of such an input is an error, because the
-// order would be undefined. Writing to a copy is an error, because the update would be lost.
+// markUpdated marks the inputs that a step writes to, see spec.Updating. Another reader of such an input is an error,
+// because the order would be undefined. Writing to a copy is an error, because the update would be lost.
 func (p *plan) markUpdated() error {
 	for _, s := range p.steps {
 		u, ok := s.spec.(spec.Updating)

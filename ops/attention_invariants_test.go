@@ -18,8 +18,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
 )
 
-// TestRoPEShiftedPositions: only differences of rotary positions matter, so positions from s on give the same attention as positions
-// from 0 on.
+// TestRoPEShiftedPositions: only differences of rotary positions matter, so positions from s on give the same attention
+// as positions from 0 on.
 func TestRoPEShiftedPositions(t *testing.T) {
 	c := opcases.NewDims(2, 50, 4, 2, 8, 6)
 	q, k, v := c.Tokens(1)
@@ -54,8 +54,8 @@ func heads(a array, from []int) array {
 	return a
 }
 
-// TestAttentionPermutedHeads: groups do not depend on each other, so permuting the groups, or the heads of a group, permutes all results
-// without changing bits. Only sums over the heads of a group may change by rounding.
+// TestAttentionPermutedHeads: groups do not depend on each other, so permuting the groups, or the heads of a group,
+// permutes all results without changing bits. Only sums over the heads of a group may change by rounding.
 func TestAttentionPermutedHeads(t *testing.T) {
 	c, p := opcases.NewDims(1, 90, 9, 3, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
 	do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
@@ -144,9 +144,9 @@ func poisoned(a array, poison float64, tokens []int) array {
 	return a
 }
 
-// TestAttentionIgnoresUnseen: NaN, infinities and other numbers in a key and its value reach the queries that see the key, and
-// change no bit in the results of other queries. In a query and its do they change no bit in the gradients of keys that the query
-// does not see. So no token changes the past.
+// TestAttentionIgnoresUnseen: NaN, infinities and other numbers in a key and its value reach the queries that see the
+// key, and change no bit in the results of other queries. In a query and its do they change no bit in the gradients of
+// keys that the query does not see. So no token changes the past.
 func TestAttentionIgnoresUnseen(t *testing.T) {
 	type list struct{ keys, queries []int }
 	p := ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
@@ -201,8 +201,8 @@ func TestAttentionIgnoresUnseen(t *testing.T) {
 	}
 }
 
-// requireUnseen checks that the rows of o, lse, dq, dk and dv that the poison does not reach have the same bits before and after.
-// It returns, for each row [B,S,Hq], whether the poison reaches it and its query sees a key.
+// requireUnseen checks that the rows of o, lse, dq, dk and dv that the poison does not reach have the same bits before
+// and after. It returns, for each row [B,S,Hq], whether the poison reaches it and its query sees a key.
 func requireUnseen(t *testing.T, where string, c dims, mask ref.Mask, keys, queries []int, T int, results [][2]array) []bool {
 	t.Helper()
 	h, rows := c.Hq/c.Hkv, make([]bool, c.B*c.S*c.Hq)
@@ -247,8 +247,8 @@ func requireUnseen(t *testing.T, where string, c dims, mask ref.Mask, keys, quer
 	return rows
 }
 
-// TestSelectBlocksIgnoresUnseen: the blocks that a query selects do not depend on compressed keys that it does not see, nor on later
-// queries.
+// TestSelectBlocksIgnoresUnseen: the blocks that a query selects do not depend on compressed keys that it does not see,
+// nor on later queries.
 func TestSelectBlocksIgnoresUnseen(t *testing.T) {
 	p := ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
 	for _, S := range []int{8, 15, 16, 17, 40, 130, 150} {
@@ -272,8 +272,8 @@ func TestSelectBlocksIgnoresUnseen(t *testing.T) {
 	}
 }
 
-// TestCompressIgnoresOtherTokens: NaN and infinities in a token do not change the blocks that do not cover it. In the gradient of a
-// block they do not change the gradients of tokens that it does not cover.
+// TestCompressIgnoresOtherTokens: NaN and infinities in a token do not change the blocks that do not cover it. In the
+// gradient of a block they do not change the gradients of tokens that it does not cover.
 func TestCompressIgnoresOtherTokens(t *testing.T) {
 	const B, S, H, D, l, d, hidden, bad = 2, 45, 2, 5, 8, 4, 7, 20
 	x, pe := normal("x", 1, B, S, H, D), normal("pe", 2, l, D)

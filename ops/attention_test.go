@@ -19,7 +19,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
-// TestAttentionGradientsOfSharedInput: a node that is query, key and value at once gets the sum of the three gradients. The LSE is read as well.
+// TestAttentionGradientsOfSharedInput: a node that is query, key and value at once gets the sum of the three gradients.
+// The LSE is read as well.
 func TestAttentionGradientsOfSharedInput(t *testing.T) {
 	c, p := opcases.NewDims(2, 37, 3, 3, 8, 8), ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 4, TopN: 4, Window: 9}
 	weights := normal("weights", 9, c.B, c.S, c.Hq, c.Dv)
@@ -45,7 +46,8 @@ func TestAttentionGradientsOfSharedInput(t *testing.T) {
 	}
 }
 
-// TestAttentionInfiniteLogits: logits of -Inf have no weight, even before finite ones. A row that has only these gives zeros.
+// TestAttentionInfiniteLogits: logits of -Inf have no weight, even before finite ones. A row that has only these gives
+// zeros.
 func TestAttentionInfiniteLogits(t *testing.T) {
 	c, p := opcases.NewDims(1, 1100, 2, 1, 4, 3), ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 8, TopN: 4, Window: 600}
 	const far = 700 // beyond the first chunk of keys
@@ -104,8 +106,8 @@ func TestAttentionMemory(t *testing.T) {
 	}
 }
 
-// exactLogits sets q and k so that q·k is the same number in float32 and in float64: offset plus small integers, all times
-// 2^exponent.
+// exactLogits sets q and k so that q·k is the same number in float32 and in float64: offset plus small integers, all
+// times 2^exponent.
 func exactLogits(q, k array, exponent int, offset float64) {
 	d, a := q.Shape[3], exponent/2
 	for _, x := range []array{q, k} {
@@ -126,8 +128,8 @@ func exactLogits(q, k array, exponent int, offset float64) {
 	}
 }
 
-// TestAttentionLargeLogits: outputs and gradients are as exact for logits near the overflow as for small logits. An LSE of large logits
-// is too coarse to contain the log of the sum.
+// TestAttentionLargeLogits: outputs and gradients are as exact for logits near the overflow as for small logits. An LSE
+// of large logits is too coarse to contain the log of the sum.
 func TestAttentionLargeLogits(t *testing.T) {
 	p := ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 5, Window: 20}
 	for _, D := range []int{1, 3, 64, 80, 96, 256} {
@@ -182,8 +184,8 @@ func others(x []float64, d int) (list []float64) {
 	return list
 }
 
-// TestAttentionWeightsSumToOne: the weights of a row sum to 1 for normal inputs of any scale, whose logits are rounded. If v is 1, an
-// output is the sum of its weights. If do is 1, the sum of dv is the number of rows.
+// TestAttentionWeightsSumToOne: the weights of a row sum to 1 for normal inputs of any scale, whose logits are rounded.
+// If v is 1, an output is the sum of its weights. If do is 1, the sum of dv is the number of rows.
 func TestAttentionWeightsSumToOne(t *testing.T) {
 	p := ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 5, Window: 20}
 	for _, D := range []int{1, 3, 64, 80, 96, 256} {

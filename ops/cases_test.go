@@ -126,8 +126,8 @@ func TestEveryCaseHasATest(t *testing.T) {
 	}
 }
 
-// testOp tests the Spec of an op by all its cases: outputs and gradients against the oracle, by central differences, in graphs on two
-// machines, and with the same bits for any number of workers.
+// testOp tests the Spec of an op by all its cases: outputs and gradients against the oracle, by central differences, in
+// graphs on two machines, and with the same bits for any number of workers.
 func testOp[S spec.Spec](t *testing.T) {
 	for _, c := range casesOf()[reflect.TypeFor[S]()] {
 		t.Run(c.Name, func(t *testing.T) {

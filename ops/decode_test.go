@@ -141,9 +141,9 @@ type stepOutput struct {
 	idx, read []int32
 }
 
-// TestDecodeMatchesOracle decodes sequences of different lengths that begin at different steps. It compares every token with the
-// oracle's attention over the whole sequence, and checks the number of keys read. The rest of the cache is NaN and must not be
-// read.
+// TestDecodeMatchesOracle decodes sequences of different lengths that begin at different steps. It compares every token
+// with the oracle's attention over the whole sequence, and checks the number of keys read. The rest of the cache is NaN
+// and must not be read.
 func TestDecodeMatchesOracle(t *testing.T) {
 	for _, c := range opcases.Decodings() {
 		for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
@@ -230,7 +230,8 @@ func TestDecodeOfOverflowingLogits(t *testing.T) {
 	}
 }
 
-// fill stores the first n tokens of s in a slot and gives the slot its pages. It uses a decode.FillCache for n+room tokens.
+// fill stores the first n tokens of s in a slot and gives the slot its pages. It uses a decode.FillCache for n+room
+// tokens.
 func (d *decoding) fill(t testing.TB, dt tensor.Dtype, slot int, s opcases.Sequence, n int) {
 	const room = 5
 	t.Helper()
@@ -271,8 +272,8 @@ func (d *decoding) fill(t testing.TB, dt tensor.Dtype, slot int, s opcases.Seque
 	require.Equal(t, []int32{int32(n)}, x.read()[0].Ints)
 }
 
-// TestDecodeContinuesAfterFill fills the cache with the first tokens of a sequence and decodes the others, for many numbers of first
-// tokens.
+// TestDecodeContinuesAfterFill fills the cache with the first tokens of a sequence and decodes the others, for many
+// numbers of first tokens.
 func TestDecodeContinuesAfterFill(t *testing.T) {
 	for i, c := range opcases.Decodings() {
 		types := []tensor.Dtype{tensor.Float32, tensor.Float64}
@@ -305,7 +306,8 @@ func TestDecodeContinuesAfterFill(t *testing.T) {
 	}
 }
 
-// TestDecodeAloneAndInBatch: the bits of a sequence do not depend on the number of slots, nor on its slot, its pages or its neighbours.
+// TestDecodeAloneAndInBatch: the bits of a sequence do not depend on the number of slots, nor on its slot, its pages or
+// its neighbours.
 func TestDecodeAloneAndInBatch(t *testing.T) {
 	for _, c := range opcases.Decodings() {
 		t.Run(c.Name, func(t *testing.T) {

@@ -55,7 +55,8 @@ func TestDocumentTable(t *testing.T) {
 	})
 }
 
-// TestDocumentTableRefusesBoundaries: the error names the first wrong boundary. A later run with right boundaries gives the same result as before.
+// TestDocumentTableRefusesBoundaries: the error names the first wrong boundary. A later run with right boundaries gives
+// the same result as before.
 func TestDocumentTableRefusesBoundaries(t *testing.T) {
 	const B, S = 2, 10
 	good := []int32{0, 0, 7, 10, 20, 20}
@@ -105,8 +106,8 @@ func TestDocumentTableRefusesBoundaries(t *testing.T) {
 	require.NoError(t, op.Check(nil, cpu.NewBuf([]int32{0, 5, 1 << 30, 1 << 30})))
 }
 
-// TestNewDocumentsNeedNoPlan: a graph of all branches, with gradients, runs with new boundaries without a new plan. Every document
-// gets the results of a graph of its own.
+// TestNewDocumentsNeedNoPlan: a graph of all branches, with gradients, runs with new boundaries without a new plan.
+// Every document gets the results of a graph of its own.
 func TestNewDocumentsNeedNoPlan(t *testing.T) {
 	const B, S, most = 2, 60, 100
 	c, p := opcases.NewDims(B, S, 4, 2, 6, 3), ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 9}
@@ -189,8 +190,8 @@ func TestDocumentTableTakesInts(t *testing.T) {
 	require.Equal(t, want.Ints, table.Value().Data())
 }
 
-// TestApplyChecksDocuments: like a constructor, Apply takes as documents only a result of DocumentTable, and one of the op's own compression
-// blocks. The test covers each op that takes documents, and each gradient.
+// TestApplyChecksDocuments: like a constructor, Apply takes as documents only a result of DocumentTable, and one of the
+// op's own compression blocks. The test covers each op that takes documents, and each gradient.
 func TestApplyChecksDocuments(t *testing.T) {
 	d, p := opcases.NewDims(1, 12, 4, 2, 6, 4), ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 5}
 	ofBlocks := map[bool]int{}

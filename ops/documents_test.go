@@ -126,8 +126,8 @@ func cut(a array, along axis, d document) array {
 	return part
 }
 
-// packedOp is an op with documents: its Spec for rows of S tokens, its inputs, and the axes along which the documents cut the inputs
-// and the outputs.
+// packedOp is an op with documents: its Spec for rows of S tokens, its inputs, and the axes along which the documents
+// cut the inputs and the outputs.
 type packedOp struct {
 	spec    func(S int) spec.Spec
 	in      []array
@@ -240,8 +240,8 @@ func bits(x []float64) (b []uint64) {
 	return b
 }
 
-// TestDocumentsEqualTheirOwnRuns: the outputs and gradients of every op have, for each document, the same bits as for the document
-// alone. Keys that belong to no document are zero.
+// TestDocumentsEqualTheirOwnRuns: the outputs and gradients of every op have, for each document, the same bits as for
+// the document alone. Keys that belong to no document are zero.
 func TestDocumentsEqualTheirOwnRuns(t *testing.T) {
 	packings(t, testutil.Tries(t, 24, 200), func(t *testing.T, r *rand.Rand, x packing, c dims) {
 		dt := dtypes[r.IntN(2)]
@@ -294,8 +294,8 @@ func (x packing) rest(a array) (list []float64) {
 	return list
 }
 
-// TestDocumentsIgnoreOthers: NaN and infinities in one document, or in compressed keys of no document, change no bit of other
-// documents.
+// TestDocumentsIgnoreOthers: NaN and infinities in one document, or in compressed keys of no document, change no bit of
+// other documents.
 func TestDocumentsIgnoreOthers(t *testing.T) {
 	packings(t, testutil.Tries(t, 12, 60), func(t *testing.T, r *rand.Rand, x packing, c dims) {
 		dt, poison := dtypes[r.IntN(2)], poisons[r.IntN(3)]

@@ -25,7 +25,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/vocab"
 )
 
-// TestOpErrors: wrong inputs or parameters are errors of the constructor, which name the op, what it got and what it wants.
+// TestOpErrors: wrong inputs or parameters are errors of the constructor, which name the op, what it got and what it
+// wants.
 func TestOpErrors(t *testing.T) {
 	g := G.NewGraph()
 	names := 0
@@ -269,7 +270,8 @@ func TestOpErrors(t *testing.T) {
 	}
 }
 
-// TestTokensOutsideTheVocabulary: such tokens are errors of the run, forward and backward, which name the token, its position and the vocabulary.
+// TestTokensOutsideTheVocabulary: such tokens are errors of the run, forward and backward, which name the token, its
+// position and the vocabulary.
 func TestTokensOutsideTheVocabulary(t *testing.T) {
 	w, dy := normal("weight", 1, 5, 3), normal("dy", 2, 2, 3, 3)
 	logits, lse, one := normal("logits", 3, 2, 3, 5), normal("lse", 4, 2, 3), normal("one", 5)

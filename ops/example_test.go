@@ -46,7 +46,8 @@ func ExampleSlidingWindow() {
 	// Output: same loss: true dq: (1, 128, 4, 16)
 }
 
-// Two documents of 40 and 24 tokens in one row: neither sees the other, and the machine takes new boundaries as they are.
+// Two documents of 40 and 24 tokens in one row: neither sees the other, and the machine takes new boundaries as they
+// are.
 func ExampleDocumentTable() {
 	const batch, seq = 1, 64
 	g := G.NewGraph()

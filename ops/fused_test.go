@@ -39,8 +39,8 @@ func (f *fusion) operands(inputs []array) (list []spec.Operand) {
 	return list
 }
 
-// require checks that spec has as many operations as run has counted, and gives the bits of want with any number of workers. If
-// oracle is given, the first output is compared with it, within the tolerance, and not with want.
+// require checks that spec has as many operations as run has counted, and gives the bits of want with any number of
+// workers. If oracle is given, the first output is compared with it, within the tolerance, and not with want.
 func (f *fusion) require(s spec.Spec, inputs, want []array, oracle *ref.Tensor) {
 	f.Helper()
 	require.Equal(f, f.flops, spec.FLOPs(s, f.operands(inputs)), "flops of %s", s.Name())
@@ -62,8 +62,8 @@ type layer struct {
 	terms         int // terms of dy after the first one
 }
 
-// TestFusedLinears tests the fused Specs of linear layers and the ops around them. linear.FusedGrad sums up dx in another order than the
-// single Specs.
+// TestFusedLinears tests the fused Specs of linear layers and the ops around them. linear.FusedGrad sums up dx in
+// another order than the single Specs.
 func TestFusedLinears(t *testing.T) {
 	var twelve []layer
 	for i := range linear.MaxFused {
@@ -160,7 +160,8 @@ func testFusedLinears(f *fusion, lead, axes []int, layers []layer) {
 	f.require(grad, slices.Concat([]array{x}, terms, ws), renamed(append(f.run(pointwise.Add{}, dxs...), dws...)...), dx)
 }
 
-// testSurroundedLinears tests linear layers of x [...,in] with an RMSNorm before them, and SiLUs and sigmoids after them.
+// testSurroundedLinears tests linear layers of x [...,in] with an RMSNorm before them, and SiLUs and sigmoids after
+// them.
 func testSurroundedLinears(f *fusion, x array, layers []layer, ws, biases []array) {
 	gain, op, ys := normal("gain", 60, x.Shape[len(x.Shape)-1]), linear.Fused{Norm: 0.1}, []array{}
 	f.flops = 0
@@ -205,8 +206,8 @@ func TestFusedRMSNormGrad(t *testing.T) {
 	}
 }
 
-// TestFusedDeltas: the gradient of a gated sum of all branches outputs the deltas, and the gradients of attention take these instead
-// of o.
+// TestFusedDeltas: the gradient of a gated sum of all branches outputs the deltas, and the gradients of attention take
+// these instead of o.
 func TestFusedDeltas(t *testing.T) {
 	for _, c := range []opcases.AttentionCase{
 		{Dims: opcases.Dims{B: 2, S: 37, Hq: 6, Hkv: 2, D: 5, Dv: 3}, Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 8, TopN: 3, Window: 9}},

@@ -14,8 +14,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
 )
 
-// TestAddGradientsAreSeparateNodes: the gradients of nested sums are separate values, so a solver that zeroes one after use does not change
-// the others.
+// TestAddGradientsAreSeparateNodes: the gradients of nested sums are separate values, so a solver that zeroes one after
+// use does not change the others.
 func TestAddGradientsAreSeparateNodes(t *testing.T) {
 	for vm, machine := range vms {
 		t.Run(vm, func(t *testing.T) {
@@ -53,7 +53,8 @@ func TestAddGradientsAreSeparateNodes(t *testing.T) {
 	}
 }
 
-// TestAddBesideInPlaceOps: residual sums with branches of Gorgonia's own ops, which work in place, and with inputs given twice.
+// TestAddBesideInPlaceOps: residual sums with branches of Gorgonia's own ops, which work in place, and with inputs
+// given twice.
 func TestAddBesideInPlaceOps(t *testing.T) {
 	x := normal("x", 1, 2, 5)
 	f := func(in []*G.Node) (*G.Node, error) {
@@ -81,8 +82,8 @@ func TestAddBesideInPlaceOps(t *testing.T) {
 	}
 }
 
-// TestOpsMergeInGraphs: an op applied twice to the same inputs gives one node, and so do the further outputs of its gradients.
-// Another parameter or input gives another node.
+// TestOpsMergeInGraphs: an op applied twice to the same inputs gives one node, and so do the further outputs of its
+// gradients. Another parameter or input gives another node.
 func TestOpsMergeInGraphs(t *testing.T) {
 	g := G.NewGraph()
 	x := normal("x", 1, 2, 8, 2, 4).Node(g, tensor.Float64)
@@ -129,7 +130,8 @@ func TestOpsMergeInGraphs(t *testing.T) {
 	}
 }
 
-// TestLispMachine: the forward pass runs. Gradients, which a LispMachine takes by itself, are an error and not silently zero.
+// TestLispMachine: the forward pass runs. Gradients, which a LispMachine takes by itself, are an error and not silently
+// zero.
 func TestLispMachine(t *testing.T) {
 	g := G.NewGraph()
 	q := normal("q", 1, 1, 6, 2, 4).Node(g, tensor.Float64)

@@ -43,9 +43,9 @@ type result struct {
 	grads map[string][]float64
 }
 
-// runGraph builds the graph in type dt, runs it twice on the named machine and returns the second run's values. If weights is not
-// nil, it has as many elements as the output, and runGraph computes the gradients of sum(out*weights) with respect to the inputs
-// of floats.
+// runGraph builds the graph in type dt, runs it twice on the named machine and returns the second run's values. If
+// weights is not nil, it has as many elements as the output, and runGraph computes the gradients of sum(out*weights)
+// with respect to the inputs of floats.
 func runGraph(t testing.TB, vm string, dt tensor.Dtype, b build, weights []float64, inputs ...array) result {
 	t.Helper()
 	g := G.NewGraph()
@@ -81,8 +81,8 @@ func runGraph(t testing.TB, vm string, dt tensor.Dtype, b build, weights []float
 	return res
 }
 
-// runPlan makes the calls of a case's plan. run runs a Spec and returns its outputs. runPlan returns the plan and all arrays. If
-// given holds a dy, it replaces the plan's.
+// runPlan makes the calls of a case's plan. run runs a Spec and returns its outputs. runPlan returns the plan and all
+// arrays. If given holds a dy, it replaces the plan's.
 func runPlan(t testing.TB, c opcases.Case, given []array, run func(spec spec.Spec, in []array) []array) (*opcases.Plan, []array) {
 	t.Helper()
 	plan := testutil.Must(c.Plan())(t)
@@ -101,8 +101,9 @@ func runPlan(t testing.TB, c opcases.Case, given []array, run func(spec spec.Spe
 	return plan, arrays
 }
 
-// runCase runs a case without a VM. Every Spec runs on a team of the given number of workers, with poisoned work memory and poisoned
-// outputs between guards. runCase returns the outputs of the op, the gradient of each input that has one, and dy.
+// runCase runs a case without a VM. Every Spec runs on a team of the given number of workers, with poisoned work memory
+// and poisoned outputs between guards. runCase returns the outputs of the op, the gradient of each input that has one,
+// and dy.
 func runCase(t testing.TB, c opcases.Case, dt tensor.Dtype, workers int, given ...array) (out, grads []array, dy array) {
 	t.Helper()
 	plan, arrays := runPlan(t, c, given, func(spec spec.Spec, in []array) []array {
@@ -214,8 +215,8 @@ func selectBlocks(t testing.TB, c dims, p ops.Params, dt tensor.Dtype, q, kc, vc
 	return runSpec(t, attention.SelectBlocks{Params: p}, dt, q, kc, o[1])[0]
 }
 
-// BenchmarkOps runs each Spec of the large cases on all processors. It reports the operations of spec.FLOPs and the bytes of
-// the operands, each read or written once. go run ./bench -suite ops measures the sizes of models.
+// BenchmarkOps runs each Spec of the large cases on all processors. It reports the operations of spec.FLOPs and the
+// bytes of the operands, each read or written once. go run ./bench -suite ops measures the sizes of models.
 func BenchmarkOps(b *testing.B) {
 	for _, c := range opcases.All(opcases.Large) {
 		runPlan(b, c, nil, func(spec spec.Spec, in []array) []array {

@@ -20,9 +20,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
-// TestOtherImplementations: the branches, their gated sum and the gradients are those of other public implementations of NSA, which
-// testdata/implementations/write.py has run. docs/implementations.md says which definitions agree. NSA_TEST_IMPLEMENTATIONS names a
-// folder of more such files.
+// TestOtherImplementations: the branches, their gated sum and the gradients are those of other public implementations
+// of NSA, which testdata/implementations/write.py has run. docs/implementations.md says which definitions agree.
+// NSA_TEST_IMPLEMENTATIONS names a folder of more such files.
 func TestOtherImplementations(t *testing.T) {
 	files := testutil.Must(filepath.Glob("testdata/implementations/*.safetensors"))(t)
 	require.Len(t, files, 4)

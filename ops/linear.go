@@ -14,8 +14,8 @@ import (
 //
 //	x [...,in] or [...,a,b] with a*b = in (up to four such axes)  ->  [...,out], or [...,h,out/h] with WithHeads(h)
 //
-// At least two leading axes ([B,S]) are kept, or one if only that gives the product in. If axes of size 1 allow several choices, as
-// many axes as possible are contracted. x, w and the bias have gradients.
+// At least two leading axes ([B,S]) are kept, or one if only that gives the product in. If axes of size 1 allow several
+// choices, as many axes as possible are contracted. x, w and the bias have gradients.
 func Linear(x, w *gorgonia.Node, opts ...LinearOption) (*gorgonia.Node, error) {
 	l := linearCall{inputs: gorgonia.Nodes{x, w}}
 	for i, opt := range opts {

@@ -35,8 +35,8 @@ func TestSoftmaxExtremes(t *testing.T) {
 	}
 }
 
-// TestCrossEntropyExtremes: large logits do not overflow. The loss of a target whose probability is 0 is the whole distance to the
-// largest logit. Ignored rows count neither in the sum nor in the number of targets.
+// TestCrossEntropyExtremes: large logits do not overflow. The loss of a target whose probability is 0 is the whole
+// distance to the largest logit. Ignored rows count neither in the sum nor in the number of targets.
 func TestCrossEntropyExtremes(t *testing.T) {
 	logits := func(far float64) array {
 		return array{Name: "logits", Shape: []int{1, 4, 3}, Floats: []float64{

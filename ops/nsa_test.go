@@ -24,9 +24,9 @@ func goldenArray(t *testing.T, g testutil.Golden, name string) array {
 	return array{Name: name, Shape: g.Shape(t, name), Floats: g.F64(t, name)}
 }
 
-// TestNSAMatchesGoldens: all three branches with compression, selection and gates in one graph, and each branch alone, with the
-// gradients of all inputs. The graph in float64 of a built-in golden selects the blocks itself. All others take those of the golden:
-// rounding may change the order of scores that nearly tie.
+// TestNSAMatchesGoldens: all three branches with compression, selection and gates in one graph, and each branch alone,
+// with the gradients of all inputs. The graph in float64 of a built-in golden selects the blocks itself. All others
+// take those of the golden: rounding may change the order of scores that nearly tie.
 func TestNSAMatchesGoldens(t *testing.T) {
 	testutil.EachGolden(t, testutil.Ops, func(t *testing.T, g testutil.Golden) {
 		c := g.Config
@@ -111,8 +111,8 @@ func TestCompressedAttentionOfTokens(t *testing.T) {
 	}
 }
 
-// TestSelectBlocksTies: of equal scores the lower index wins. All keys are equal, so all blocks that are fully visible have equal
-// scores.
+// TestSelectBlocksTies: of equal scores the lower index wins. All keys are equal, so all blocks that are fully visible
+// have equal scores.
 func TestSelectBlocksTies(t *testing.T) {
 	c, p := opcases.NewDims(1, 64, 2, 1, 4, 4), ops.Params{BlockLen: 4, Stride: 4, SelectBlock: 4, TopN: 6, Window: 1}
 	q, _, _ := c.Tokens(1)
@@ -126,9 +126,9 @@ func TestSelectBlocksTies(t *testing.T) {
 	}
 }
 
-// TestSelectBlocksMirroredTies: if all keys are equal, the score of a block is proportional to the number of tokens that it shares with
-// visible compression blocks. With l > l' + d the first blocks lack terms that the last ones have, and the other way round: where their
-// scores are equal, so are the bits.
+// TestSelectBlocksMirroredTies: if all keys are equal, the score of a block is proportional to the number of tokens
+// that it shares with visible compression blocks. With l > l' + d the first blocks lack terms that the last ones have,
+// and the other way round: where their scores are equal, so are the bits.
 func TestSelectBlocksMirroredTies(t *testing.T) {
 	c := opcases.NewDims(1, 100, 3, 1, 4, 4)
 	for _, p := range []ops.Params{
@@ -165,8 +165,8 @@ func TestSelectBlocksMirroredTies(t *testing.T) {
 	}
 }
 
-// TestAttentionBlocksLongerThanSequence: a selection block longer than the sequence is the only block, a longer window shows every token, and a longer
-// compression block is never seen.
+// TestAttentionBlocksLongerThanSequence: a selection block longer than the sequence is the only block, a longer window
+// shows every token, and a longer compression block is never seen.
 func TestAttentionBlocksLongerThanSequence(t *testing.T) {
 	c, p := opcases.NewDims(1, 40, 2, 1, 4, 4), ops.Params{BlockLen: 1 << 60, Stride: 1 << 60, SelectBlock: 1 << 60, TopN: 3, Window: 1}
 	q, k, v := c.Tokens(1)
@@ -190,7 +190,8 @@ func pipeline(p ops.Params) build {
 	}
 }
 
-// TestSelectBlocksPassesNoGradient: no gradient flows through the block selection. The gradients are those of the branches with fixed blocks.
+// TestSelectBlocksPassesNoGradient: no gradient flows through the block selection. The gradients are those of the
+// branches with fixed blocks.
 func TestSelectBlocksPassesNoGradient(t *testing.T) {
 	c, p := opcases.NewDims(1, 60, 4, 2, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 1}
 	q, k, v := c.Tokens(1)
@@ -215,7 +216,8 @@ func TestSelectBlocksPassesNoGradient(t *testing.T) {
 	}
 }
 
-// TestSelectedGradientsAlone: only the selected branch of the graph has a gradient, but its block selection needs another branch.
+// TestSelectedGradientsAlone: only the selected branch of the graph has a gradient, but its block selection needs
+// another branch.
 func TestSelectedGradientsAlone(t *testing.T) {
 	c, p := opcases.NewDims(1, 30, 2, 1, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 3, Window: 1}
 	q, k, v := c.Tokens(1)

@@ -10,28 +10,29 @@ import (
 // Params are the sizes of Native Sparse Attention: block length l, stride d, selection block l', top n and window w.
 type Params = spec.Params
 
-// NumCompressed returns the number of complete compression blocks in s tokens; block i covers [i*d, i*d+l). It is 0 if l
-// or d is not positive.
+// NumCompressed returns the number of complete compression blocks in s tokens; block i covers [i*d, i*d+l). It is 0 if
+// l or d is not positive.
 func NumCompressed(s, l, d int) int { return spec.NumCompressed(s, l, d) }
 
-// ValueError is the error of an op that refuses the values of an int32 input: tokens outside the vocabulary, selected blocks,
-// boundaries of documents. errors.As finds it in the error of a graph.Machine's run.
+// ValueError is the error of an op that refuses the values of an int32 input: tokens outside the vocabulary, selected
+// blocks, boundaries of documents. errors.As finds it in the error of a graph.Machine's run.
 type ValueError = spec.ValueError
 
-// The storage types of half precision. Only arrays in device memory have these types: no value on the host, no node of a graph.
+// The storage types of half precision. Only arrays in device memory have these types: no value on the host, no node of
+// a graph.
 var (
 	BFloat16 = spec.BFloat16 // 8 bits of exponent, 7 of fraction
 	Float16  = spec.Float16  // IEEE 754 binary16
 )
 
-// LSE returns the second output of an attention op, [B,Hq,S]: for each query the natural log of the sum of the exponentials of
-// its scaled logits, -Inf if the query sees no key. o is a node that CompressedAttention, SelectedAttention, SlidingWindow or
-// CausalAttention returned. Any other node is an error.
+// LSE returns the second output of an attention op, [B,Hq,S]: for each query the natural log of the sum of the
+// exponentials of its scaled logits, -Inf if the query sees no key. o is a node that CompressedAttention,
+// SelectedAttention, SlidingWindow or CausalAttention returned. Any other node is an error.
 func LSE(o *gorgonia.Node) (*gorgonia.Node, error) { return attention.LSE(o) }
 
 // Option is an option of the ops that look beyond a token. Linear has LinearOption.
 type Option = spec.Option
 
-// WithDocuments tells an op that the rows of the batch hold documents that do not see each other. table comes from DocumentTable.
-// A nil table changes nothing: each row is one document.
+// WithDocuments tells an op that the rows of the batch hold documents that do not see each other. table comes from
+// DocumentTable. A nil table changes nothing: each row is one document.
 func WithDocuments(table *gorgonia.Node) Option { return spec.WithDocuments(table) }

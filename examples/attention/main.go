@@ -1,5 +1,6 @@
-// Attention adds Native Sparse Attention to a Gorgonia graph with stock ops, takes gradients, and runs the graph twice: on Gorgonia's
-// TapeMachine, and on graph.Machine, which plans the graph, is faster and uses a GPU if there is one. Both give the same loss.
+// Attention adds Native Sparse Attention to a Gorgonia graph with stock ops, takes gradients, and runs the graph twice:
+// on Gorgonia's TapeMachine, and on graph.Machine, which plans the graph, is faster and uses a GPU if there is one.
+// Both give the same loss.
 //
 //	go run ./examples/attention
 //	go run ./examples/attention -device cpu

@@ -1,5 +1,5 @@
-// Generate generates texts with a trained TinyLM, by default that of the newest run in the folder runs. It streams them to the
-// standard output, and reports its speed on the standard error.
+// Generate generates texts with a trained TinyLM, by default that of the newest run in the folder runs. It streams them
+// to the standard output, and reports its speed on the standard error.
 //
 //	go run ./examples/generate                                            # a new document
 //	go run ./examples/generate -prompt 'func main() {' -stop $'\n}\n' -echo

@@ -1,6 +1,7 @@
-// Train trains TinyLM, a language model of Native Sparse Attention, on text: by default for two minutes on the source of the Go
-// toolchain in PATH. It shows its progress, keeps checkpoints in a run folder, and ends with the held-out loss and a sample of
-// text. Ctrl-C, SIGTERM and a closed terminal stop it after a checkpoint; -resume continues from there.
+// Train trains TinyLM, a language model of Native Sparse Attention, on text: by default for two minutes on the source
+// of the Go toolchain in PATH. It shows its progress, keeps checkpoints in a run folder, and ends with the held-out
+// loss and a sample of text. Ctrl-C, SIGTERM and a closed terminal stop it after a checkpoint; -resume continues from
+// there.
 //
 //	go run ./examples/train
 //	go run ./examples/train -data notes.txt -steps 500 -out runs/notes

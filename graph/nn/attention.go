@@ -12,8 +12,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
-// AttentionConfig holds the sizes of a layer of dense causal attention. A field is required unless its comment says what zero
-// means.
+// AttentionConfig holds the sizes of a layer of dense causal attention. A field is required unless its comment says
+// what zero means.
 type AttentionConfig struct {
 	Dim      int     // width of the layer's input and output
 	Heads    int     // query heads, a multiple of KVHeads
@@ -67,7 +67,8 @@ func (c AttentionConfig) Cache(slots, pages, pageLen int) decode.KVCache {
 	return decode.KVCache{KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim, Slots: slots, Pages: pages, PageLen: pageLen}
 }
 
-// Attention is a layer of dense causal attention: projections, rotary embedding, grouped queries and the output projection.
+// Attention is a layer of dense causal attention: projections, rotary embedding, grouped queries and the output
+// projection.
 type Attention struct {
 	config  AttentionConfig
 	prefix  string
@@ -103,8 +104,8 @@ type AttentionParts struct {
 	K, V   *G.Node // [B,S,Hkv,D], rotated, and [B,S,Hkv,Dv]
 }
 
-// Apply adds the layer to the graph of x [B,S,Dim] and returns its output [B,S,Dim]. Position 0 is the first token of a row
-// or, in packed rows, of a document.
+// Apply adds the layer to the graph of x [B,S,Dim] and returns its output [B,S,Dim]. Position 0 is the first token of a
+// row or, in packed rows, of a document.
 func (l *Attention) Apply(x *G.Node, opts ...ApplyOption) (*G.Node, error) {
 	p, err := l.ApplyParts(x, opts...)
 	return p.Output, err
@@ -137,8 +138,8 @@ func (l *Attention) project(b *Builder, x *G.Node) (q, k, v *G.Node) {
 	return heads("wq", l.config.Heads), heads("wk", l.config.KVHeads), heads("wv", l.config.KVHeads)
 }
 
-// Decode adds the layer to the graph of x [B,1,Dim], one token for each slot of the cache. The output [B,1,Dim] is that of
-// Apply for the last token of the whole sequence.
+// Decode adds the layer to the graph of x [B,1,Dim], one token for each slot of the cache. The output [B,1,Dim] is that
+// of Apply for the last token of the whole sequence.
 func (l *Attention) Decode(x *G.Node, c Cache) (_ *G.Node, err error) {
 	if l == nil {
 		return nil, errNilLayer
@@ -153,8 +154,8 @@ func (l *Attention) Decode(x *G.Node, c Cache) (_ *G.Node, err error) {
 	return b.Linear(o, l.prefix+"wo"), b.err
 }
 
-// Fill stores the keys and values of whole sequences in the cache. p is the result of ApplyParts for these sequences. Fill
-// returns the numbers of tokens stored, int32 [R].
+// Fill stores the keys and values of whole sequences in the cache. p is the result of ApplyParts for these sequences.
+// Fill returns the numbers of tokens stored, int32 [R].
 func (l *Attention) Fill(p AttentionParts, c Cache) (stored *G.Node, err error) {
 	if l == nil {
 		return nil, errNilLayer

@@ -13,8 +13,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
-// Cache is the key/value cache of one attention layer in a graph. Its sizes are those of NSAConfig.Cache. Window, SelectBlock and BlockLen
-// may be smaller if no sequence is longer than they are: only the caller knows the longest one.
+// Cache is the key/value cache of one attention layer in a graph. Its sizes are those of NSAConfig.Cache. Window,
+// SelectBlock and BlockLen may be smaller if no sequence is longer than they are: only the caller knows the longest
+// one.
 type Cache struct {
 	decode.KVCache
 	Values    *G.Node // [Elements()], an input: Decode and Fill write to it
@@ -23,8 +24,8 @@ type Cache struct {
 
 var errNilLayer = errors.New("nn: nil layer")
 
-// check returns an error if the sizes of c are not those of a layer's cache. What is longer than any sequence may be cut to
-// that.
+// check returns an error if the sizes of c are not those of a layer's cache. What is longer than any sequence may be
+// cut to that.
 func (c Cache) check(want decode.KVCache) error {
 	got := c.KVCache
 	want.Half = got.Half
@@ -88,8 +89,8 @@ func (l *NSA) Decode(x *G.Node, c Cache) (d Decoded, err error) {
 	return d, nil
 }
 
-// Fill stores the keys and values of whole sequences in the cache. p is the result of ApplyParts for these sequences. Fill
-// returns the numbers of tokens stored, int32 [R].
+// Fill stores the keys and values of whole sequences in the cache. p is the result of ApplyParts for these sequences.
+// Fill returns the numbers of tokens stored, int32 [R].
 func (l *NSA) Fill(p NSAParts, c Cache) (stored *G.Node, err error) {
 	if l == nil {
 		return nil, errNilLayer

@@ -48,8 +48,9 @@ type NSAConfig struct {
 	GateActivation GateActivation // "" is GateSigmoid
 	RoPEBase       float64        // base of the rotary embedding's wavelengths; 0 is 10000
 
-	// NoSelected leaves out the selected branch (see decode.KVCache.Without) with its projections, its gate and the block selection: an
-	// ablation. The other branches stay the same. SelectBlock and TopN, which must still be valid, change no result.
+	// NoSelected leaves out the selected branch (see decode.KVCache.Without) with its projections, its gate and the
+	// block selection: an ablation. The other branches stay the same. SelectBlock and TopN, which must still be valid,
+	// change no result.
 	NoSelected bool `json:",omitempty"`
 }
 
@@ -115,7 +116,8 @@ func checkSize(name, label string, v int) error {
 	return nil
 }
 
-// checkParams returns an error if a parameter is too large. fields are those that the sizes of the parameters come from.
+// checkParams returns an error if a parameter is too large. fields are those that the sizes of the parameters come
+// from.
 func checkParams(list []Param, fields string) error {
 	for _, p := range list {
 		if rows, cols := p.Shape[0], p.Shape[len(p.Shape)-1]; rows < 1 || cols < 1 || rows > maxElements/cols {
@@ -130,9 +132,9 @@ func linearParam(name string, out, in int) Param {
 	return Param{name + ".weight", tensor.Shape{out, in}, LeCunNormal(in)}
 }
 
-// LayerParams returns the layer's parameters. Their names begin with prefix (such as "layers.0.attn."). Weights of linear
-// layers are [out,in]. First values: projections and compression from LeCunNormal, position embeddings from Normal(0.02),
-// the gates' weights from XavierUniform, the gates' biases zero.
+// LayerParams returns the layer's parameters. Their names begin with prefix (such as "layers.0.attn."). Weights of
+// linear layers are [out,in]. First values: projections and compression from LeCunNormal, position embeddings from
+// Normal(0.02), the gates' weights from XavierUniform, the gates' biases zero.
 func (c NSAConfig) LayerParams(prefix string) []Param {
 	linear := func(name string, out, in int) Param { return linearParam(prefix+name, out, in) }
 	gate := func(name string, out, in int) []Param {
@@ -168,16 +170,16 @@ type NSA struct {
 	learnables G.Nodes
 }
 
-// NewNSA adds the parameters of a layer to g, with values from src. Their names begin with prefix. Layers of one graph need
-// different prefixes, see Builder.Param.
+// NewNSA adds the parameters of a layer to g, with values from src. Their names begin with prefix. Layers of one graph
+// need different prefixes, see Builder.Param.
 func NewNSA(g *G.ExprGraph, prefix string, c NSAConfig, src Source) (*NSA, error) {
 	b := NewBuilder(g, c.LayerParams(prefix), src)
 	l := b.NSA(prefix, c)
 	return l, b.err
 }
 
-// NSA adds the parameters of a layer to the graph. They must be among the parameters of b, see NSAConfig.LayerParams. After
-// an error it returns nil; Apply of a nil layer returns an error.
+// NSA adds the parameters of a layer to the graph. They must be among the parameters of b, see NSAConfig.LayerParams.
+// After an error it returns nil; Apply of a nil layer returns an error.
 func (b *Builder) NSA(prefix string, c NSAConfig) *NSA {
 	if b.err == nil {
 		b.err = c.Validate()
@@ -196,8 +198,8 @@ func (b *Builder) NSA(prefix string, c NSAConfig) *NSA {
 	return l
 }
 
-// Learnables returns the nodes of the parameters in the order of LayerParams, for gorgonia.Grad and solvers. A nil layer, which
-// Builder.NSA returns after an error, has none.
+// Learnables returns the nodes of the parameters in the order of LayerParams, for gorgonia.Grad and solvers. A nil
+// layer, which Builder.NSA returns after an error, has none.
 func (l *NSA) Learnables() G.Nodes {
 	if l == nil {
 		return nil
@@ -205,8 +207,8 @@ func (l *NSA) Learnables() G.Nodes {
 	return l.learnables
 }
 
-// NSAParts holds the nodes of a layer's output and of the steps before it. After a run of a graph.Machine they have values
-// if the machine was made with graph.WithKeep of them.
+// NSAParts holds the nodes of a layer's output and of the steps before it. After a run of a graph.Machine they have
+// values if the machine was made with graph.WithKeep of them.
 type NSAParts struct {
 	Output     *G.Node // [B,S,Dim]
 	Gates      *G.Node // [B,S,Hq,3], the weights of the compressed, the selected and the window branch; with NoSelected [B,S,Hq,2]
@@ -226,14 +228,14 @@ type applyOptions struct {
 }
 
 // WithCuSeqlens packs documents into the rows of x. cuSeqlens holds their boundaries [K+1], int32 or int: see
-// ops.DocumentTable. Each document has the output and the input gradient of a run of its own. A nil node changes nothing:
-// each row is one document. Layers of a graph that get the same node share its table.
+// ops.DocumentTable. Each document has the output and the input gradient of a run of its own. A nil node changes
+// nothing: each row is one document. Layers of a graph that get the same node share its table.
 func WithCuSeqlens(cuSeqlens *G.Node) ApplyOption {
 	return func(o *applyOptions) { o.cuSeqlens = cuSeqlens }
 }
 
-// Apply adds the layer to the graph of x [B,S,Dim] and returns its output [B,S,Dim]. Position 0 is the first token of a row
-// or, in packed rows, of a document.
+// Apply adds the layer to the graph of x [B,S,Dim] and returns its output [B,S,Dim]. Position 0 is the first token of a
+// row or, in packed rows, of a document.
 func (l *NSA) Apply(x *G.Node, opts ...ApplyOption) (*G.Node, error) {
 	p, err := l.ApplyParts(x, opts...)
 	return p.Output, err
@@ -299,8 +301,8 @@ func (b *Builder) documents(x *G.Node, dim int, p ops.Params, opts []ApplyOption
 	return ops.WithDocuments(b.Node(ops.DocumentTable(o.cuSeqlens, x.Shape()[0], x.Shape()[1], p))), nil
 }
 
-// project returns the projections of x [B,S,Dim], not yet rotated: q [B,S,Hq,D], and k [B,S,Hkv,D] and v [B,S,Hkv,Dv] of each
-// branch.
+// project returns the projections of x [B,S,Dim], not yet rotated: q [B,S,Hq,D], and k [B,S,Hkv,D] and v [B,S,Hkv,Dv]
+// of each branch.
 func (l *NSA) project(b *Builder, x *G.Node) (q *G.Node, k, v perBranch) {
 	heads := func(name string, n int) *G.Node { return b.Linear(x, l.prefix+name, ops.WithHeads(n)) }
 	q = heads("wq", l.config.Heads)

@@ -1,8 +1,8 @@
-// Package optim trains the weights of a graph: AdamW, Muon for matrices, schedules of the learning rate, and the loss scale
-// of fp16.
+// Package optim trains the weights of a graph: AdamW, Muon for matrices, schedules of the learning rate, and the loss
+// scale of fp16.
 //
-// An AdamW is a gorgonia.Solver for any VM. For a graph.Machine it is also a graph.Solver: the machine can record a run and
-// the step together.
+// An AdamW is a gorgonia.Solver for any VM. For a graph.Machine it is also a graph.Solver: the machine can record a run
+// and the step together.
 package optim
 
 import (
@@ -21,8 +21,8 @@ import (
 // ErrNotFinite is the error of a step whose gradients have NaN, Inf, or a sum of squares that is too large.
 var ErrNotFinite = errors.New("gradients are not finite")
 
-// AdamW is a gorgonia.Solver: Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101). The gradients are
-// first scaled down to a bound of their global norm. Step t, counted from 1, is, for each weight p and gradient g,
+// AdamW is a gorgonia.Solver: Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101). The gradients
+// are first scaled down to a bound of their global norm. Step t, counted from 1, is, for each weight p and gradient g,
 //
 //	g = g * min(1, clip / (norm + 1e-6))     norm over the gradients of all weights
 //	m = beta1 m + (1-beta1) g                v = beta2 v + (1-beta2) g²
@@ -30,15 +30,15 @@ var ErrNotFinite = errors.New("gradients are not finite")
 //
 // Weights of WithMuon take another step, with the same gradients, learning rate and decay.
 //
-// A step changes the weights in place. m and v are in memory of the solver's backend, in the weights' type. A step allocates
-// nothing once warm. The first step fixes the weights: later steps want the same number, in the same order, of the same
-// names, types and shapes. Their values may have moved to other addresses.
+// A step changes the weights in place. m and v are in memory of the solver's backend, in the weights' type. A step
+// allocates nothing once warm. The first step fixes the weights: later steps want the same number, in the same order,
+// of the same names, types and shapes. Their values may have moved to other addresses.
 //
 // A step does not change gradients, with one exception: as Gorgonia's solvers do, it sets gradients to zero that a
 // TapeMachine with gorgonia.BindDualValues adds up over its runs.
 //
-// If the norm is not finite, no weight changes, and the step returns ErrNotFinite. On a device with memory of its own it returns no
-// error: only Norm shows it, and the step counts until UncountStep.
+// If the norm is not finite, no weight changes, and the step returns ErrNotFinite. On a device with memory of its own
+// it returns no error: only Norm shows it, and the step counts until UncountStep.
 //
 // An AdamW is used by one goroutine at a time.
 type AdamW struct {
@@ -93,8 +93,9 @@ func (s *AdamW) SetLR(lr float64) (err error) {
 	return nil
 }
 
-// SetGradScale says that the gradients of all later steps are too large by the factor scale, as those of graph.ScaledGrad.
-// The solver divides them by scale: steps and norms are those of the divided gradients. It allocates nothing.
+// SetGradScale says that the gradients of all later steps are too large by the factor scale, as those of
+// graph.ScaledGrad. The solver divides them by scale: steps and norms are those of the divided gradients. It allocates
+// nothing.
 func (s *AdamW) SetGradScale(scale float64) error {
 	if !(scale > 0) || math.IsInf(scale, 1) {
 		return fmt.Errorf("optim: adamw: scale of the gradients is %v, want a finite number above 0", scale)
@@ -111,16 +112,16 @@ func (s *AdamW) LR() float64 {
 	return s.options.schedule.At(s.step)
 }
 
-// UncountStep uncounts the last step. Call it only if the norm of that step was not finite, so that it has changed nothing. It is for
-// steps on a device, for which the host does not wait: on the CPU Step returns the error itself.
+// UncountStep uncounts the last step. Call it only if the norm of that step was not finite, so that it has changed
+// nothing. It is for steps on a device, for which the host does not wait: on the CPU Step returns the error itself.
 func (s *AdamW) UncountStep() { s.step = max(0, s.step-1) }
 
 // Steps returns the number of steps taken.
 func (s *AdamW) Steps() int { return s.step }
 
-// Step implements gorgonia.Solver. Errors name the weight. After an error the weights are unchanged and the step does not
-// count. Errors are: a weight without a value or a gradient; a weight that is not in the backend's memory, has another shape
-// than before, or shares memory with another one; gradients whose norm is not finite.
+// Step implements gorgonia.Solver. Errors name the weight. After an error the weights are unchanged and the step does
+// not count. Errors are: a weight without a value or a gradient; a weight that is not in the backend's memory, has
+// another shape than before, or shares memory with another one; gradients whose norm is not finite.
 func (s *AdamW) Step(weights []G.ValueGrad) error {
 	if m := s.options.machine; m != nil {
 		defer m.Refresh()
@@ -211,8 +212,8 @@ func (s *AdamW) End(weights []G.ValueGrad) (err error) {
 	return nil
 }
 
-// zeroDual sets the gradient of w to zero if it is a sum of gorgonia.BindDualValues, not a value that a machine writes in
-// each run.
+// zeroDual sets the gradient of w to zero if it is a sum of gorgonia.BindDualValues, not a value that a machine writes
+// in each run.
 func zeroDual(w G.ValueGrad) {
 	n, ok := w.(*G.Node)
 	if !ok {
@@ -223,8 +224,8 @@ func zeroDual(w G.ValueGrad) {
 	}
 }
 
-// Norm returns the global norm of the gradients of the last step, before they were clipped; 0 before the first step. On an
-// asynchronous device it waits for the step.
+// Norm returns the global norm of the gradients of the last step, before they were clipped; 0 before the first step. On
+// an asynchronous device it waits for the step.
 func (s *AdamW) Norm() (norm float64, err error) {
 	defer fault.Name(&err, "optim", "adamw: norm")
 	b := s.bound
@@ -240,8 +241,8 @@ func (s *AdamW) Norm() (norm float64, err error) {
 	return b.hostNorm.Float64s()[0], nil
 }
 
-// NormReader returns a graph.AsyncReader of the global norm of the gradients, float64 (1). The solver must have taken a step.
-// Closing the solver closes the reader.
+// NormReader returns a graph.AsyncReader of the global norm of the gradients, float64 (1). The solver must have taken a
+// step. Closing the solver closes the reader.
 func (s *AdamW) NormReader() (r *graph.AsyncReader, err error) {
 	defer fault.Name(&err, "optim", "adamw")
 	if s.closed || s.bound == nil {

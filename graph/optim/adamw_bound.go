@@ -212,8 +212,8 @@ func (b *boundAdamW) upload(s *boundWeight, grad G.Value) error {
 	return b.stream.Upload(s.grad, grad)
 }
 
-// checkDisjoint returns an error if a weight shares memory with another weight or with a gradient: the step would change it
-// twice, or read what it has changed.
+// checkDisjoint returns an error if a weight shares memory with another weight or with a gradient: the step would
+// change it twice, or read what it has changed.
 func (b *boundAdamW) checkDisjoint() error {
 	overlap := func(x, y *cpu.Buf) bool {
 		from, other := uintptr(x.Pointer()), uintptr(y.Pointer())
@@ -257,8 +257,8 @@ func (b *boundAdamW) prepare(lr, scale float64, t int) error {
 	return b.kernel.Prepare(b.stream, &b.work)
 }
 
-// checkNorm returns an error if the norm is not finite and the host can read it without waiting. The error names the first
-// weight whose gradient is not finite.
+// checkNorm returns an error if the norm is not finite and the host can read it without waiting. The error names the
+// first weight whose gradient is not finite.
 func (b *boundAdamW) checkNorm() error {
 	if !b.backend.Device().Host {
 		return nil

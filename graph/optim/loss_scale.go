@@ -15,8 +15,8 @@ const (
 	goodSteps      = 1000
 )
 
-// LossScale keeps the gradients of fp16 within its range (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2). A step
-// whose gradients overflow changes no weight and halves the scale; a thousand good steps double it.
+// LossScale keeps the gradients of fp16 within its range (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2). A
+// step whose gradients overflow changes no weight and halves the scale; a thousand good steps double it.
 type LossScale struct {
 	value float64 // scale of the next step
 	good  int     // steps since the last change
@@ -51,8 +51,9 @@ func (l *LossScale) UnmarshalJSON(data []byte) error {
 // Value returns the scale of the next step.
 func (l *LossScale) Value() float64 { return l.value }
 
-// Adjust takes the norm of the gradients of a step that had the given scale; it may be the step before the last. It reports
-// whether the gradients have overflowed and a smaller scale may help. The step has then changed nothing: see AdamW.UncountStep.
+// Adjust takes the norm of the gradients of a step that had the given scale; it may be the step before the last. It
+// reports whether the gradients have overflowed and a smaller scale may help. The step has then changed nothing: see
+// AdamW.UncountStep.
 func (l *LossScale) Adjust(norm, scale float64) (skipped bool) {
 	if value.NotFinite(norm) {
 		if scale <= minLossScale {

@@ -53,10 +53,10 @@ func WithDecayRule(decays func(name string, shape tensor.Shape) bool) AdamWOptio
 func WithClip(clip float64) AdamWOption { return func(o *adamWOptions) { o.clip = clip } }
 
 // WithMuon makes the matrices for which rule is true take steps of Muon instead of AdamW. The step is the momentum m
-// (Nesterov, with a decay rate of 0.95) with its singular values made about 1, times 0.2 sqrt(max(rows, cols)): about the
-// size of a step of AdamW. Muon is for the matrices between the layers of a model, not for embeddings and the last layer.
-// optimizer.MuonPolynomials has the equations and their sources. The first step returns an error if rule is true for a weight that is
-// no matrix.
+// (Nesterov, with a decay rate of 0.95) with its singular values made about 1, times 0.2 sqrt(max(rows, cols)): about
+// the size of a step of AdamW. Muon is for the matrices between the layers of a model, not for embeddings and the last
+// layer. optimizer.MuonPolynomials has the equations and their sources. The first step returns an error if rule is true
+// for a weight that is no matrix.
 func WithMuon(rule func(name string, shape tensor.Shape) bool) AdamWOption {
 	return func(o *adamWOptions) { o.muon = rule }
 }
@@ -64,15 +64,15 @@ func WithMuon(rule func(name string, shape tensor.Shape) bool) AdamWOption {
 // momentum is the decay rate of Muon's momentum.
 const momentum = 0.95
 
-// WithMachine makes the steps run on the backend of m and in the stream of its runs. So neither has to wait for the other,
-// and m.RunAndStep takes both at once. Close the solver before m. Without this option the solver has a CPU backend of its
-// own.
+// WithMachine makes the steps run on the backend of m and in the stream of its runs. So neither has to wait for the
+// other, and m.RunAndStep takes both at once. Close the solver before m. Without this option the solver has a CPU
+// backend of its own.
 func WithMachine(m *graph.Machine) AdamWOption {
 	return func(o *adamWOptions) { o.machine, o.givenMachine = m, true }
 }
 
-// DefaultDecayRule reports whether a weight decays by default: if it has two or more axes and is no position embedding, whose name
-// ends in ".pe".
+// DefaultDecayRule reports whether a weight decays by default: if it has two or more axes and is no position embedding,
+// whose name ends in ".pe".
 func DefaultDecayRule(name string, shape tensor.Shape) bool {
 	return shape.Dims() >= 2 && !strings.HasSuffix(name, ".pe")
 }

@@ -17,8 +17,8 @@ type Constant float64
 // At implements Schedule.
 func (c Constant) At(int) float64 { return float64(c) }
 
-// WarmupCosine is a Schedule. The learning rate rises linearly to LR over Warmup steps, then follows half a cosine down to
-// LR*Floor at step Total, and stays there. If Total is not above Warmup, step Warmup+1 is at LR*Floor.
+// WarmupCosine is a Schedule. The learning rate rises linearly to LR over Warmup steps, then follows half a cosine down
+// to LR*Floor at step Total, and stays there. If Total is not above Warmup, step Warmup+1 is at LR*Floor.
 type WarmupCosine struct {
 	LR     float64 // highest learning rate
 	Warmup int     // steps of warm-up; step Warmup-1 already has LR

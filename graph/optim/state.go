@@ -15,7 +15,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// A state has the number of steps in its metadata, and two tensors for each weight; for a weight of Muon only the first one.
+// A state has the number of steps in its metadata, and two tensors for each weight; for a weight of Muon only the first
+// one.
 const (
 	stepKey      = "adamw.step"
 	firstPrefix  = "first."
@@ -28,10 +29,10 @@ type moment struct {
 	spec.Arg
 }
 
-// State returns a copy of what another solver needs to go on from here; File.Write and safetensors.Read keep it in a file.
-// The tensors first.w and second.w are the moments of a weight w (only first.w if w is of Muon). The number of steps is
-// adamw.step in the metadata. Before the first step the tensors are those of SetState. The options are not part of the
-// state.
+// State returns a copy of what another solver needs to go on from here; File.Write and safetensors.Read keep it in a
+// file. The tensors first.w and second.w are the moments of a weight w (only first.w if w is of Muon). The number of
+// steps is adamw.step in the metadata. Before the first step the tensors are those of SetState. The options are not
+// part of the state.
 func (s *AdamW) State() (st safetensors.File, err error) {
 	defer fault.Name(&err, "optim", "adamw: state")
 	if s.closed {
@@ -60,8 +61,9 @@ func (s *AdamW) State() (st safetensors.File, err error) {
 const maxSteps = 1 << 53
 
 // SetState makes the solver go on from a state, or start afresh from the zero value. Moments that are not finite are an
-// error, and so are negative averages of squares. Before the first step the weights are not known yet: that step reads the
-// state's tensors, and returns an error if they do not fit the weights. On an error the solver's state does not change.
+// error, and so are negative averages of squares. Before the first step the weights are not known yet: that step reads
+// the state's tensors, and returns an error if they do not fit the weights. On an error the solver's state does not
+// change.
 func (s *AdamW) SetState(st safetensors.File) (err error) {
 	defer fault.Name(&err, "optim", "adamw: state")
 	if s.closed {
@@ -95,8 +97,8 @@ func (s *AdamW) SetState(st safetensors.File) (err error) {
 	return nil
 }
 
-// restore copies the moments after step steps from the host. It first checks all of them: it refuses numbers that cannot be
-// averages of gradients or of their squares. A state of no steps may have no tensors: its moments are zero.
+// restore copies the moments after step steps from the host. It first checks all of them: it refuses numbers that
+// cannot be averages of gradients or of their squares. A state of no steps may have no tensors: its moments are zero.
 func (b *boundAdamW) restore(step int, tensors map[string]*tensor.Dense) error {
 	if step == 0 && len(tensors) == 0 {
 		tensors = map[string]*tensor.Dense{}

@@ -13,9 +13,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 )
 
-// Explain says err as the program of set: with the program's name and, if it is about fields of a configuration, their flags: those that the
-// command line has, or else the first one. flags has the flags whose names are not those of their fields, by field. It is an error
-// of the command line, unless the field only names what failed. Call it with defer.
+// Explain says err as the program of set: with the program's name and, if it is about fields of a configuration, their
+// flags: those that the command line has, or else the first one. flags has the flags whose names are not those of their
+// fields, by field. It is an error of the command line, unless the field only names what failed. Call it with defer.
 func Explain(err *error, set *flag.FlagSet, flags map[string]string) {
 	var f *fault.Field
 	if *err == nil || errors.Is(*err, flag.ErrHelp) {
@@ -82,7 +82,8 @@ func kebab(name string) string {
 	return b.String()
 }
 
-// Flag returns err, if it is not nil and no error of a field, as that of a flag's value: "-model nope: no such file or directory".
+// Flag returns err, if it is not nil and no error of a field, as that of a flag's value: "-model nope: no such file or
+// directory".
 func Flag(name, value string, err error) error {
 	if err == nil || errors.As(err, new(*fault.Field)) { // Explain names the flag
 		return err
@@ -101,7 +102,8 @@ func ofValue(name, value, text string, err error) string {
 	return quoted(value) + ": " + text
 }
 
-// quoted returns a value as it is typed, between quotes if it is empty or has other characters than letters, digits and those of paths.
+// quoted returns a value as it is typed, between quotes if it is empty or has other characters than letters, digits and
+// those of paths.
 func quoted(value string) string {
 	const longest = 200
 	if r := []rune(value); len(r) > longest {

@@ -26,13 +26,15 @@ func StopOf(ctx context.Context) (s Stop, ok bool) {
 	return s, ok
 }
 
-// OnSignals returns a context that SIGINT, SIGTERM and SIGHUP end. The first signal ends the context and prints message on w; the second
-// ends the program. Those that are ignored when it is called stay ignored: SIGHUP by nohup, SIGINT in what a script starts with &. A closed
-// terminal or pipe becomes an error of writing to it and does not end the program. Those of without are left alone. stop undoes all of this.
+// OnSignals returns a context that SIGINT, SIGTERM and SIGHUP end. The first signal ends the context and prints message
+// on w; the second ends the program. Those that are ignored when it is called stay ignored: SIGHUP by nohup, SIGINT in
+// what a script starts with &. A closed terminal or pipe becomes an error of writing to it and does not end the
+// program. Those of without are left alone. stop undoes all of this.
 func OnSignals(ctx context.Context, w io.Writer, message string, without ...os.Signal) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	arrived := make(chan os.Signal, 1)
-	// Reset below gives a signal back its action at the start of the program: a second one that was ignored then would not end it.
+	// Reset below gives a signal back its action at the start of the program: a second one that was ignored then would
+	// not end it.
 	stops := slices.DeleteFunc([]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP},
 		func(s os.Signal) bool { return signal.Ignored(s) || slices.Contains(without, s) })
 	if len(stops) > 0 { // Notify and Reset of none are of all signals

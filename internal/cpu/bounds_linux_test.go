@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// betweenPages returns memory of at least the given bytes between pages that cannot be read or written. Any access outside of
-// it ends the test's process, even if the value is not used.
+// betweenPages returns memory of at least the given bytes between pages that cannot be read or written. Any access
+// outside of it ends the test's process, even if the value is not used.
 func betweenPages(t *testing.T, bytes int) []byte {
 	t.Helper()
 	page := syscall.Getpagesize()

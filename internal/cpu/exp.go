@@ -2,9 +2,9 @@ package cpu
 
 import "math"
 
-// ExpSum sets dst[i] = exp(x[i]*scale - shift) and returns the sum of dst, added in a fixed order. An x[i] of -Inf gives 0 if
-// scale is positive and shift is finite. A result that overflows is +Inf, and NaN gives NaN. A float32 result below the
-// smallest normal number is 0; the others are within 2 units in the last place. dst may be x.
+// ExpSum sets dst[i] = exp(x[i]*scale - shift) and returns the sum of dst, added in a fixed order. An x[i] of -Inf
+// gives 0 if scale is positive and shift is finite. A result that overflows is +Inf, and NaN gives NaN. A float32
+// result below the smallest normal number is 0; the others are within 2 units in the last place. dst may be x.
 func ExpSum[T Float](dst, x []T, scale, shift T) T {
 	dst = dst[:len(x)]
 	if hasVectorAsm[T]() {

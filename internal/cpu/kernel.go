@@ -6,16 +6,16 @@ import "unsafe"
 const cacheLine = 64
 
 // A phase is one parallel loop of a kernel: body is called once for each piece in [0, pieces), on any worker and in any
-// order. The pieces of a phase write disjoint memory. The cut into pieces never depends on the number of workers, so any
-// number of workers gives the same bits. A phase begins when the phase before it has ended.
+// order. The pieces of a phase write disjoint memory. The cut into pieces never depends on the number of workers, so
+// any number of workers gives the same bits. A phase begins when the phase before it has ended.
 type phase struct {
 	pieces int
 	body   func(piece int, w *Worker)
 }
 
 // A Kernel is one op bound to its operands on the CPU: phases that run one after the other, and the memory that they
-// need besides the operands. It is built once (Bind of an op in package ops) and run many times. A run allocates nothing.
-// The zero value is an empty kernel.
+// need besides the operands. It is built once (Bind of an op in package ops) and run many times. A run allocates
+// nothing. The zero value is an empty kernel.
 type Kernel struct {
 	// Check, if not nil, is called before the first phase; its error ends the run. It checks the values of operands that
 	// are known only in a run, such as tokens.

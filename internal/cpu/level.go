@@ -19,12 +19,12 @@ var levelNames = [...]string{"generic", "avx2", "avx512"}
 
 func (l level) String() string { return levelNames[l] }
 
-// levelInUse is the level of all kernels, chosen when the program starts. Only tests change it. levelErr is what LevelError
-// returns.
+// levelInUse is the level of all kernels, chosen when the program starts. Only tests change it. levelErr is what
+// LevelError returns.
 var levelInUse, levelErr = chooseLevel(os.Getenv("NSA_CPU"), highestLevel())
 
-// chooseLevel returns the level named want. If want is empty, it returns highest; if want is unknown or above highest, it
-// returns highest and an error.
+// chooseLevel returns the level named want. If want is empty, it returns highest; if want is unknown or above highest,
+// it returns highest and an error.
 func chooseLevel(want string, highest level) (level, error) {
 	if want == "" {
 		return highest, nil
@@ -41,12 +41,12 @@ func chooseLevel(want string, highest level) (level, error) {
 	return highest, fmt.Errorf("cpu: NSA_CPU=%q: want generic, avx2 or avx512", want)
 }
 
-// Level returns the name of the level in use: generic, avx2 or avx512. It is the highest that the processor has, unless the
-// environment variable NSA_CPU names a lower one when the program starts.
+// Level returns the name of the level in use: generic, avx2 or avx512. It is the highest that the processor has, unless
+// the environment variable NSA_CPU names a lower one when the program starts.
 func Level() string { return levelInUse.String() }
 
-// LevelError returns an error if NSA_CPU has an unknown name or a level that the processor lacks. The highest level of the
-// processor is in use then.
+// LevelError returns an error if NSA_CPU has an unknown name or a level that the processor lacks. The highest level of
+// the processor is in use then.
 func LevelError() error { return levelErr }
 
 // hasVectorAsm reports whether the vector functions on elements of T run in assembly.

@@ -1,7 +1,7 @@
 package cpu
 
-// panelRowBytes returns the size of one row of a packed panel of B. It is the width of a register tile of the micro-kernel,
-// which then reads a panel from its first to its last byte. copyPanel in asm/pack.go has the same sizes.
+// panelRowBytes returns the size of one row of a packed panel of B. It is the width of a register tile of the
+// micro-kernel, which then reads a panel from its first to its last byte. copyPanel in asm/pack.go has the same sizes.
 func panelRowBytes() int {
 	if useAVX512() {
 		return 256
@@ -9,8 +9,8 @@ func panelRowBytes() int {
 	return 64
 }
 
-// packB copies the rows [p,p+depth) of the block's columns of op(B) to dst, in panels: [ceil(n/panelWidth)][depth][panelWidth].
-// Elements of the last panel past the block are left as they are.
+// packB copies the rows [p,p+depth) of the block's columns of op(B) to dst, in panels:
+// [ceil(n/panelWidth)][depth][panelWidth]. Elements of the last panel past the block are left as they are.
 func packB[T Float](dst []T, b block, t Term, p, depth, panelWidth int) {
 	B := Slice[T](t.B)
 	for j := 0; j < b.n; j, dst = j+panelWidth, dst[min(len(dst), depth*panelWidth):] {
@@ -31,12 +31,12 @@ func packB[T Float](dst []T, b block, t Term, p, depth, panelWidth int) {
 	}
 }
 
-// PaddedRow returns the distance, in elements, at which rows of n elements should begin in scratch. It is an odd multiple of
-// 16, in float32 an odd number of cache lines. So the rows spread over all sets of a cache.
+// PaddedRow returns the distance, in elements, at which rows of n elements should begin in scratch. It is an odd
+// multiple of 16, in float32 an odd number of cache lines. So the rows spread over all sets of a cache.
 func PaddedRow(n int) int { return roundUp(n, 16) | 16 }
 
-// Transpose sets dst[p*drs+j] = src[j*srs+p] for j < rows and p < cols: src has rows rows, srs elements apart, and dst has
-// cols rows, drs elements apart. No other element of dst is written.
+// Transpose sets dst[p*drs+j] = src[j*srs+p] for j < rows and p < cols: src has rows rows, srs elements apart, and dst
+// has cols rows, drs elements apart. No other element of dst is written.
 func Transpose[T Float](rows, cols int, dst []T, drs int, src []T, srs int) {
 	if rows <= 0 || cols <= 0 {
 		return

@@ -2,8 +2,8 @@ package cpu
 
 // Product describes a matrix product C = op(A)·op(B) + bias of row-major, contiguous operands: op(A) is [M,K], op(B) is
 // [K,N], C is [M,N]. With TransA the memory of A is [K,M]; with TransB the memory of B is [N,K]. op(A)·op(B) may be the
-// sum of several terms of the same M and N, which are added in their order. If M or N is 0, nothing is done. If K is 0, C
-// is the bias.
+// sum of several terms of the same M and N, which are added in their order. If M or N is 0, nothing is done. If K is 0,
+// C is the bias.
 type Product struct {
 	M, N           int
 	TransA, TransB bool
@@ -13,9 +13,9 @@ type Product struct {
 	Residual       *Buf   // [M,N], added to C at the end, or nil
 	SiLU           *Buf   // [M,N], set to silu(C), or nil; may be C
 
-	// Dots is for products of a few rows, with one term, TransB and not TransA. Each element is then a dot product of a row
-	// of A and a row of B in their own memory: B is read once and not packed. The bits of a row of C do not depend on the
-	// other rows, but differ from those without Dots.
+	// Dots is for products of a few rows, with one term, TransB and not TransA. Each element is then a dot product of a
+	// row of A and a row of B in their own memory: B is read once and not packed. The bits of a row of C do not depend
+	// on the other rows, but differ from those without Dots.
 	Dots bool
 }
 
@@ -25,16 +25,17 @@ type Term struct {
 	A, B *Buf
 }
 
-// The pieces of a product are blocks of C. Each piece packs its own columns of B, one cut of K at a time, into scratch that
-// stays in the second-level cache, and multiplies all its rows of A by them. So no piece waits for another. Packing B again
-// for every block of rows costs about 8/rows of the time of the product. A is read in place, or transposed into scratch.
+// The pieces of a product are blocks of C. Each piece packs its own columns of B, one cut of K at a time, into scratch
+// that stays in the second-level cache, and multiplies all its rows of A by them. So no piece waits for another.
+// Packing B again for every block of rows costs about 8/rows of the time of the product. A is read in place, or
+// transposed into scratch.
 //
 // In all loops i is a row of C, j a column of C, and p an index into K.
 
 // Products adds to k one phase that computes all the products. The workers share the pieces of all products, so narrow
-// products leave no worker idle and need not be cut into small pieces. Only K determines how the sum of one element of C is
-// cut. So its bits depend neither on the number of workers nor on the other products. No output may overlap an operand or
-// another output.
+// products leave no worker idle and need not be cut into small pieces. Only K determines how the sum of one element of
+// C is cut. So its bits depend neither on the number of workers nor on the other products. No output may overlap an
+// operand or another output.
 func Products[T Float](k *Kernel, products ...Product) {
 	panelWidth := panelRowBytes() / sizeOf[T]()
 	blocks := cutProducts(products, blockWidthUnit/sizeOf[T]())
@@ -71,9 +72,9 @@ type block struct {
 // The width of a block is a multiple of blockWidthUnit, in bytes, unless the block ends with the product.
 const blockWidthUnit = 256
 
-// cutProducts cuts products into blocks whose width is a multiple of widthUnit columns. Blocks of large products fit the
-// caches; small products are cut into a dozen blocks or more, for parallel work. Blocks of the same rows follow each other,
-// since products may share A.
+// cutProducts cuts products into blocks whose width is a multiple of widthUnit columns. Blocks of large products fit
+// the caches; small products are cut into a dozen blocks or more, for parallel work. Blocks of the same rows follow
+// each other, since products may share A.
 func cutProducts(products []Product, widthUnit int) (blocks []block) {
 	const minBlocks, heightUnit = 12, 12
 	rows, cols := 512, 4*widthUnit // at most, in one block
@@ -121,8 +122,8 @@ func (t Term) depth() int {
 	return evenPart(t.K, maxDepth, 16)
 }
 
-// evenPart returns the size of one part if n is cut into as few parts of at most maxSize as possible, of nearly equal sizes.
-// It is rounded up to a multiple of unit.
+// evenPart returns the size of one part if n is cut into as few parts of at most maxSize as possible, of nearly equal
+// sizes. It is rounded up to a multiple of unit.
 func evenPart(n, maxSize, unit int) int { return roundUp(CeilDiv(n, CeilDiv(n, maxSize)), unit) }
 
 // multiplyBlock computes a block of a product without Dots, and without its residual and SiLU. packedA is scratch for a
@@ -154,8 +155,8 @@ func multiplyBlock[T Float](b block, panelWidth int, packedA, packedB []T) {
 	}
 }
 
-// dotBlock computes a block of a product with Dots, without its residual and SiLU. It computes as many columns of C at a time as rows
-// of B fit the first-level cache, so that each row of A finds them there.
+// dotBlock computes a block of a product with Dots, without its residual and SiLU. It computes as many columns of C at
+// a time as rows of B fit the first-level cache, so that each row of A finds them there.
 func dotBlock[T Float](b block) {
 	const cacheBytes = 16 << 10
 	k := b.Terms[0].K

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestProducts compares the products of one phase with loops in float64, and those of one term also with the same product alone.
-// It covers many sizes, all layouts, and products with and without bias, residual and SiLU.
+// TestProducts compares the products of one phase with loops in float64, and those of one term also with the same
+// product alone. It covers many sizes, all layouts, and products with and without bias, residual and SiLU.
 func TestProducts(t *testing.T) {
 	type size struct {
 		m, n int

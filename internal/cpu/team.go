@@ -50,8 +50,8 @@ type Team struct {
 	err         error // a panic of one of the pieces
 }
 
-// maxSpin is how long a goroutine spins before it sleeps or ends: somewhat longer than it takes to wake a sleeping thread,
-// which is 50 microseconds and more on virtual machines.
+// maxSpin is how long a goroutine spins before it sleeps or ends: somewhat longer than it takes to wake a sleeping
+// thread, which is 50 microseconds and more on virtual machines.
 const maxSpin = 200 * time.Microsecond
 
 // NewTeam returns a team of the given number of workers, or of GOMAXPROCS workers if workers is 0 or less.
@@ -170,8 +170,8 @@ func (t *Team) runPieces(w *Worker) {
 	}
 }
 
-// RunAlone runs k on a new team in newly allocated work memory: for callers that run a kernel once. It returns the errors of
-// Team.Run, and one if the host lacks the memory.
+// RunAlone runs k on a new team in newly allocated work memory: for callers that run a kernel once. It returns the
+// errors of Team.Run, and one if the host lacks the memory.
 func RunAlone(k *Kernel) error {
 	t := NewTeam(0)
 	if err := memory.CheckTotal(k.WorkBytes(t.Workers())); err != nil {

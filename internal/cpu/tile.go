@@ -1,14 +1,13 @@
 package cpu
 
-// Tile computes a small product on the caller's goroutine, by the micro-kernel alone. It reads the operands in place, without
-// packing:
+// Tile computes a small product on the caller's goroutine, by the micro-kernel alone. It reads the operands in place,
+// without packing:
 //
 //	C[i,j] = sum over p of A[i,p]·B[p,j]
 //
 // for i < m, j < n, p < k. Element (i,p) of A is a[i*ars+p*acs]; rows of B and C are contiguous: B[p,j] is b[p*brs+j],
-// C[i,j] is c[i*crs+j]. Only C's m x n elements are written. Any of m, n and k may be 0; k = 0 clears C.
-// The sum over p runs in ascending order, so the bits of an element of C do not depend on m or n. A stride may be 0, but not
-// negative.
+// C[i,j] is c[i*crs+j]. Only C's m x n elements are written. Any of m, n and k may be 0; k = 0 clears C. The sum over p
+// runs in ascending order, so the bits of an element of C do not depend on m or n. A stride may be 0, but not negative.
 func Tile[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int) {
 	tile(m, n, k, a, ars, acs, b, brs, c, crs, nil, 0)
 }
@@ -18,8 +17,8 @@ func TileAdd[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, c
 	tile(m, n, k, a, ars, acs, b, brs, c, crs, c, crs)
 }
 
-// tile is Tile with a summand S: C[i,j] = S[i,j] + sum over p of A[i,p]·B[p,j]. S[i,j] is s[i*srs+j], or 0 if s is nil. S may
-// be C.
+// tile is Tile with a summand S: C[i,j] = S[i,j] + sum over p of A[i,p]·B[p,j]. S[i,j] is s[i*srs+j], or 0 if s is nil.
+// S may be C.
 func tile[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int, s []T, srs int) {
 	if m <= 0 || n <= 0 {
 		return
@@ -49,7 +48,8 @@ func tile[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs 
 	}
 }
 
-// tileGo is the Go twin of tile32 and tile64. It computes register tiles of 4 x 2 elements, and the rest as single elements.
+// tileGo is the Go twin of tile32 and tile64. It computes register tiles of 4 x 2 elements, and the rest as single
+// elements.
 func tileGo[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int, s []T, srs int) {
 	put := func(i, j int, sum T) {
 		if s != nil {

@@ -27,8 +27,8 @@ func testTile[T Float](t *testing.T) {
 	}
 }
 
-// testTileCase tests one size: with A in transposed memory (transA), with TileAdd (add), with elements between the rows of the
-// operands and between the elements of A that do not belong to them (gaps).
+// testTileCase tests one size: with A in transposed memory (transA), with TileAdd (add), with elements between the rows
+// of the operands and between the elements of A that do not belong to them (gaps).
 func testTileCase[T Float](t *testing.T, m, n, k int, transA, add, gaps bool) {
 	step, brs, crs := 1, n, n
 	if gaps {

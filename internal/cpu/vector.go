@@ -4,9 +4,9 @@ import (
 	"math"
 )
 
-// The vector functions of this package take their length from the slice named x or p (w for AdamW); their other slices must
-// be at least as long. A result may have the same memory as an operand, but may not overlap it in part. float32 runs in
-// assembly if the processor has the instructions: Max calls max32, and so on.
+// The vector functions of this package take their length from the slice named x or p (w for AdamW); their other slices
+// must be at least as long. A result may have the same memory as an operand, but may not overlap it in part. float32
+// runs in assembly if the processor has the instructions: Max calls max32, and so on.
 
 // Max returns the largest element of x, -Inf if x is empty, NaN if an element is NaN.
 func Max[T Float](x []T) T {
@@ -44,8 +44,8 @@ func Dot[T Float](x, y []T) T {
 	return sum
 }
 
-// dotRows sets y[j] to the dot product of x and row j of rows, which is [len(y),len(x)]. The bits of y[j] depend on len(y) and j, but not
-// on the other rows.
+// dotRows sets y[j] to the dot product of x and row j of rows, which is [len(y),len(x)]. The bits of y[j] depend on
+// len(y) and j, but not on the other rows.
 func dotRows[T Float](x, rows, y []T) {
 	k, j := len(x), 0
 	rows = rows[:len(y)*k]
@@ -85,8 +85,8 @@ func Add[T Float](dst, x, y []T) {
 // MulScale sets dst[i] = x[i]*w[i]*a. dst may be x.
 func MulScale[T Float](dst, x, w []T, a T) { SoftmaxGrad(dst, x, w, 0, a) }
 
-// SoftmaxGrad sets dst[i] = p[i]*(dp[i]-delta)*scale: the gradient with respect to x of p = softmax(scale*x), if dp is the
-// gradient with respect to p and delta the sum of p[i]*dp[i] over the whole row. dst may be p or dp.
+// SoftmaxGrad sets dst[i] = p[i]*(dp[i]-delta)*scale: the gradient with respect to x of p = softmax(scale*x), if dp is
+// the gradient with respect to p and delta the sum of p[i]*dp[i] over the whole row. dst may be p or dp.
 func SoftmaxGrad[T Float](dst, p, dp []T, delta, scale T) {
 	dst, dp = dst[:len(p)], dp[:len(p)]
 	if hasVectorAsm[T]() {
@@ -131,6 +131,6 @@ func AdamW[T Float](w, g, m, v []T, p AdamWStep[T]) {
 	}
 }
 
-// AdamWStep holds the numbers of one step of AdamW. The doc comment of AdamW has its equations; Clip is the factor for the
-// gradient.
+// AdamWStep holds the numbers of one step of AdamW. The doc comment of AdamW has its equations; Clip is the factor for
+// the gradient.
 type AdamWStep[T Float] struct{ LR, Beta1, Beta2, Eps, Decay, Clip, C1, C2 T }

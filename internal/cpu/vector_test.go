@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A vectorCase is one vector function. call calls it with some of four slices and two numbers. want computes the same in
-// float64, for one element of each slice. call returns the sum of what want returns for the elements, or 0. If the function
-// has a dst, it is in[0]; the operands are the other slices, in order.
+// A vectorCase is one vector function. call calls it with some of four slices and two numbers. want computes the same
+// in float64, for one element of each slice. call returns the sum of what want returns for the elements, or 0. If the
+// function has a dst, it is in[0]; the operands are the other slices, in order.
 type vectorCase[T Float] struct {
 	name string
 	call func(in [4][]T, a, b T) T

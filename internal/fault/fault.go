@@ -1,4 +1,5 @@
-// Package fault has the errors that callers ask what they are: which package an error is of, and which fields of a configuration are wrong.
+// Package fault has the errors that callers ask what they are: which package an error is of, and which fields of a
+// configuration are wrong.
 package fault
 
 import (
@@ -16,8 +17,9 @@ type named struct {
 func (n *named) Error() string { return n.pkg + ": " + n.text }
 func (n *named) Unwrap() error { return n.err }
 
-// In adds the name of a package and, if what is not empty, what has failed to an error that is not nil. An error that begins with this name
-// keeps its text. The name that In has given to the error in another package is left out: one package is named, not the chain of them.
+// In adds the name of a package and, if what is not empty, what has failed to an error that is not nil. An error that
+// begins with this name keeps its text. The name that In has given to the error in another package is left out: one
+// package is named, not the chain of them.
 func In(pkg, what string, err error) error {
 	if err == nil {
 		return nil
@@ -60,8 +62,8 @@ func Of(name, label, format string, args ...any) error {
 	return &Field{Names: []string{name}, Label: label, Problem: fmt.Sprintf(format, args...)}
 }
 
-// Between returns the error of fields that do not fit each other: "heads 12 not a multiple of kv heads 5". Names are separated by spaces; of
-// those that a person has not chosen, the first is to be changed.
+// Between returns the error of fields that do not fit each other: "heads 12 not a multiple of kv heads 5". Names are
+// separated by spaces; of those that a person has not chosen, the first is to be changed.
 func Between(names, format string, args ...any) error {
 	return &Field{Names: strings.Fields(names), Problem: fmt.Sprintf(format, args...)}
 }

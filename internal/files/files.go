@@ -1,5 +1,5 @@
-// Package files opens and reads files that a user names, which may be larger than memory or no regular files, and writes files atomically:
-// after a kill or on a full disk a file has its old content or its new one.
+// Package files opens and reads files that a user names, which may be larger than memory or no regular files, and
+// writes files atomically: after a kill or on a full disk a file has its old content or its new one.
 package files
 
 import (
@@ -25,8 +25,8 @@ var (
 	ErrLink = errors.New("a link to something that is missing")
 )
 
-// Open opens a regular file. A folder, a device or a pipe is an error; opening a pipe would wait for a writer. So is a link to a missing
-// file, which may be on a disk that is not mounted: that error does not wrap fs.ErrNotExist.
+// Open opens a regular file. A folder, a device or a pipe is an error; opening a pipe would wait for a writer. So is a
+// link to a missing file, which may be on a disk that is not mounted: that error does not wrap fs.ErrNotExist.
 func Open(path string) (*os.File, error) { return openRegular(path, os.O_RDONLY) }
 
 // Append opens a file as Open does, for writing at its end.
@@ -57,8 +57,8 @@ func ReadDir(path string) ([]fs.DirEntry, error) {
 	return entries, absent(path, err)
 }
 
-// absent returns err, with which something at path could not be opened. If it says that nothing is there though a link is there, it returns another
-// error.
+// absent returns err, with which something at path could not be opened. If it says that nothing is there though a link
+// is there, it returns another error.
 func absent(path string, err error) error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -109,8 +109,8 @@ func Write(path string, content []byte) error {
 	return nil
 }
 
-// SetAside renames a damaged file, so that another one can take its place and nothing is lost. It returns the new name, which is
-// NAME.damaged or, if there is one already, NAME.damaged-2 and so on.
+// SetAside renames a damaged file, so that another one can take its place and nothing is lost. It returns the new name,
+// which is NAME.damaged or, if there is one already, NAME.damaged-2 and so on.
 func SetAside(path string) (name string, err error) {
 	for n := 1; ; n++ {
 		to := path + ".damaged"
@@ -125,7 +125,8 @@ func SetAside(path string) (name string, err error) {
 	}
 }
 
-// RemoveTemporaries removes the temporary files that a kill has left while Write replaced files of these names in a folder.
+// RemoveTemporaries removes the temporary files that a kill has left while Write replaced files of these names in a
+// folder.
 func RemoveTemporaries(folder string, names ...string) error {
 	entries, err := os.ReadDir(folder)
 	for _, e := range entries {
@@ -136,7 +137,8 @@ func RemoveTemporaries(folder string, names ...string) error {
 	return err
 }
 
-// MakeFolder makes a folder if needed. It is an error if no file can be written in it: a long computation asks before it begins.
+// MakeFolder makes a folder if needed. It is an error if no file can be written in it: a long computation asks before
+// it begins.
 func MakeFolder(path string) error {
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return err

@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestWhatCannotBeRead: only a path with nothing at it is one that does not exist. To open anything but a regular file is an error at once.
+// TestWhatCannotBeRead: only a path with nothing at it is one that does not exist. To open anything but a regular file
+// is an error at once.
 func TestWhatCannotBeRead(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }

@@ -59,8 +59,8 @@ func (s system) cgroups() ([]bound, error) {
 	return out, nil
 }
 
-// group returns the group of the process from the lines of /proc/self/cgroup. Each line has a number, the controllers and the group; the
-// line of version 2 names no controllers.
+// group returns the group of the process from the lines of /proc/self/cgroup. Each line has a number, the controllers
+// and the group; the line of version 2 names no controllers.
 func (v cgroupVersion) group(own []string) (string, bool) {
 	for _, line := range own {
 		fields := strings.SplitN(line, ":", 3)
@@ -75,8 +75,9 @@ func (v cgroupVersion) group(own []string) (string, bool) {
 	return "", false
 }
 
-// folder returns the folder of a group and the folder of the highest visible group, without leading slashes; "" if there is none.
-// A mount shows only its root and the groups below it. If the group is not among these, as in some containers, folder uses the root.
+// folder returns the folder of a group and the folder of the highest visible group, without leading slashes; "" if
+// there is none. A mount shows only its root and the groups below it. If the group is not among these, as in some
+// containers, folder uses the root.
 func (v cgroupVersion) folder(mounts []string, group string) (folder, top string) {
 	for _, line := range mounts {
 		before, after, _ := strings.Cut(line, " - ")

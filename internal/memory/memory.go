@@ -1,8 +1,8 @@
-// Package memory reports how much memory the process may have and how much of it is left: the least that the machine, the control
-// groups of the container and the resource limits allow. On systems other than Linux both are unknown.
+// Package memory reports how much memory the process may have and how much of it is left: the least that the machine,
+// the control groups of the container and the resource limits allow. On systems other than Linux both are unknown.
 //
-// With these numbers a program can return an error before the kernel kills it. They reserve nothing: other processes may take the
-// memory that is left.
+// With these numbers a program can return an error before the kernel kills it. They reserve nothing: other processes
+// may take the memory that is left.
 package memory
 
 import (
@@ -86,12 +86,13 @@ func (s system) available() (int64, string, error) {
 	return b.left(), b.name, nil
 }
 
-// Available returns the bytes that the process may still allocate, and the owner of the limit: "the host", or a container or limit with
-// the file or command that sets it. Page cache counts as free. The error is ErrUnknown, or names a file that is not as expected.
+// Available returns the bytes that the process may still allocate, and the owner of the limit: "the host", or a
+// container or limit with the file or command that sets it. Page cache counts as free. The error is ErrUnknown, or
+// names a file that is not as expected.
 func Available() (bytes int64, of string, err error) { return thisSystem().available() }
 
-// CheckAvailable returns an error if less than the given bytes is available: "needs 3.1 GiB, the container (/sys/fs/cgroup/memory.max)
-// has 2.0 GiB left". If the memory is unknown, CheckAvailable returns nil.
+// CheckAvailable returns an error if less than the given bytes is available: "needs 3.1 GiB, the container
+// (/sys/fs/cgroup/memory.max) has 2.0 GiB left". If the memory is unknown, CheckAvailable returns nil.
 func CheckAvailable(bytes int64) error { return thisSystem().checkAvailable(bytes) }
 
 func (s system) checkAvailable(bytes int64) error {
@@ -130,8 +131,8 @@ func Size(bytes int64) string {
 // total is the lowest limit. It is read once: every large allocation is checked against it.
 var total = sync.OnceValue(func() bound { return thisSystem().total() })
 
-// total returns the bound with the lowest limit; its limit is 0 if unknown, or if a file that says it cannot be read: then allocations
-// are tried without a check.
+// total returns the bound with the lowest limit; its limit is 0 if unknown, or if a file that says it cannot be read:
+// then allocations are tried without a check.
 func (s system) total() bound {
 	bounds, err := s.bounds()
 	if err != nil {
@@ -140,12 +141,12 @@ func (s system) total() bound {
 	return least(bounds, func(b bound) int64 { return b.limit })
 }
 
-// Total returns the bytes that the process may have in all, as they were at the first call of Total or CheckTotal, and the owner of the
-// limit, as Available does. 0 bytes: unknown.
+// Total returns the bytes that the process may have in all, as they were at the first call of Total or CheckTotal, and
+// the owner of the limit, as Available does. 0 bytes: unknown.
 func Total() (bytes int64, of string) { return total().limit, total().name }
 
-// CheckTotal returns an error that names both sizes if the given bytes are more than Total: allocating them would end the process.
-// If the memory is unknown, CheckTotal returns nil.
+// CheckTotal returns an error that names both sizes if the given bytes are more than Total: allocating them would end
+// the process. If the memory is unknown, CheckTotal returns nil.
 func CheckTotal(bytes int) error {
 	if t := total(); t.limit > 0 && int64(bytes) > t.limit {
 		return tooMuch(fmt.Sprintf("out of memory: asked for %s, %s has %s", Size(int64(bytes)), t.name, Size(t.limit)))

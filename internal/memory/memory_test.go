@@ -150,7 +150,8 @@ func TestCheckAvailable(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnknown)
 }
 
-// TestBrokenFiles: a file that is not as expected is an error that names the file and quotes its content. Nothing panics.
+// TestBrokenFiles: a file that is not as expected is an error that names the file and quotes its content. Nothing
+// panics.
 func TestBrokenFiles(t *testing.T) {
 	limited := join(in2("/", "/"), v2("sys/fs/cgroup", fmt.Sprint(500*mib), "max", 300))
 	for _, c := range []struct{ file, text, message string }{

@@ -124,8 +124,8 @@ func (s AttentionCase) Cases() []Case {
 	return list
 }
 
-// Branches returns cases of the attention ops at one size: window, dense, compressed and selected, by these names. The oracle
-// selects the blocks of the selected branch.
+// Branches returns cases of the attention ops at one size: window, dense, compressed and selected, by these names. The
+// oracle selects the blocks of the selected branch.
 func Branches(c Dims, p ops.Params) []Case {
 	q, k, v := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
@@ -150,7 +150,8 @@ func Branches(c Dims, p ops.Params) []Case {
 	return list
 }
 
-// withOracle completes the case of an attention op: it copies the inputs, and sets Outputs and Gradients from the case's mask.
+// withOracle completes the case of an attention op: it copies the inputs, and sets Outputs and Gradients from the
+// case's mask.
 func withOracle(c Case) Case {
 	for i, a := range c.Inputs {
 		c.Inputs[i].Floats = slices.Clone(a.Floats)
@@ -163,8 +164,8 @@ func withOracle(c Case) Case {
 	return c
 }
 
-// invisibleLists returns the selected branch x with two changed lists of group 0: query 0 has only a block in the future, if there
-// is a second block, and query 1 has no block. Neither query sees a key.
+// invisibleLists returns the selected branch x with two changed lists of group 0: query 0 has only a block in the
+// future, if there is a second block, and query 1 has no block. Neither query sees a key.
 func invisibleLists(x Case, c Dims, p ops.Params) Case {
 	x.Inputs = slices.Clone(x.Inputs)
 	idx := &x.Inputs[3]

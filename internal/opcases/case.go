@@ -1,9 +1,10 @@
-// Package opcases has the test cases of all ops of package ops: All (ops alone), DocumentCases (ops with packed documents; a call of
-// DocumentTableOp comes first), and Decodings (DecodeOp and FillCacheOp). A case has sizes, inputs, and the oracle's outputs and
-// gradients. The names of an op's cases begin alike, such as "window" or "linear", so that -run picks them. The tests of the CPU and of
-// devices run the cases.
+// Package opcases has the test cases of all ops of package ops: All (ops alone), DocumentCases (ops with packed
+// documents; a call of DocumentTableOp comes first), and Decodings (DecodeOp and FillCacheOp). A case has sizes,
+// inputs, and the oracle's outputs and gradients. The names of an op's cases begin alike, such as "window" or "linear",
+// so that -run picks them. The tests of the CPU and of devices run the cases.
 //
-// An op's constructor builds a case. Plan breaks the case down to calls of Specs, so that a device runs it without graphs:
+// An op's constructor builds a case. Plan breaks the case down to calls of Specs, so that a device runs it without
+// graphs:
 //
 //	for _, c := range opcases.All() {
 //		plan, err := c.Plan()
@@ -15,8 +16,9 @@
 //		...                               // compare arrays[plan.Out[i]] with c.Outputs(in)[i] and
 //	}                                     // arrays[plan.Grads[i]] with c.Gradients(in, dy)[i]
 //
-// Array.Operand returns the type and shape of an input, Spec.Infer those of an output. If the device stores rounded inputs, give
-// the rounded ones to the oracle: Outputs and Gradients take their Tensors. CheckSelection compares selected blocks (Case.Selection).
+// Array.Operand returns the type and shape of an input, Spec.Infer those of an output. If the device stores rounded
+// inputs, give the rounded ones to the oracle: Outputs and Gradients take their Tensors. CheckSelection compares
+// selected blocks (Case.Selection).
 package opcases
 
 import (
@@ -40,17 +42,18 @@ type Case struct {
 	Inputs []Array
 	// Build applies the op's constructor.
 	Build func(in []*G.Node) (*G.Node, error)
-	// Outputs returns the oracle's outputs for inputs of the case's shapes, the main one first. An output is nil if it is not
-	// compared, or if it holds selected blocks.
+	// Outputs returns the oracle's outputs for inputs of the case's shapes, the main one first. An output is nil if it
+	// is not compared, or if it holds selected blocks.
 	Outputs func(in []*ref.Tensor) []*ref.Tensor
-	// Gradients returns the oracle's gradient with respect to each input, nil for indices; dy is the gradient with respect to
-	// the main output. Gradients is nil for an op without a gradient.
+	// Gradients returns the oracle's gradient with respect to each input, nil for indices; dy is the gradient with
+	// respect to the main output. Gradients is nil for an op without a gradient.
 	Gradients func(in []*ref.Tensor, dy *ref.Tensor) []*ref.Tensor
 	// Cost tells how long the case takes.
 	Cost Cost
 	// Mask is the mask of an attention op.
 	Mask ref.Mask
-	// Selection is set for SelectBlocks. CheckSelection then checks the output, since rounding may change the order of scores.
+	// Selection is set for SelectBlocks. CheckSelection then checks the output, since rounding may change the order of
+	// scores.
 	Selection *ops.Params
 	// Documents are packed into the rows of the inputs; nil if each row is one document.
 	Documents *ref.Documents
@@ -66,7 +69,8 @@ const (
 	Huge              // tested only on a GPU
 )
 
-// Call is one Spec to be run. In and Out are indices of arrays: first come the arrays of Plan.Inputs, then the outputs of the calls.
+// Call is one Spec to be run. In and Out are indices of arrays: first come the arrays of Plan.Inputs, then the outputs
+// of the calls.
 type Call struct {
 	Spec    spec.Spec
 	In, Out []int
@@ -135,9 +139,9 @@ func (c Case) Plan() (*Plan, error) {
 	return p, nil
 }
 
-// All returns the cases of all ops of graphs, and of the fused Specs that a machine uses instead of several ops. It returns the
-// cases of the given costs, or of all costs if none is given. Large and huge cases take seconds to build, since the oracle
-// selects their blocks.
+// All returns the cases of all ops of graphs, and of the fused Specs that a machine uses instead of several ops. It
+// returns the cases of the given costs, or of all costs if none is given. Large and huge cases take seconds to build,
+// since the oracle selects their blocks.
 func All(costs ...Cost) (list []Case) {
 	wanted := func(c Cost) bool { return len(costs) == 0 || slices.Contains(costs, c) }
 	for _, c := range Layers() {
@@ -153,7 +157,8 @@ func All(costs ...Cost) (list []Case) {
 	return list
 }
 
-// CheckSelection applies the function CheckSelection to each document of the case, or to the whole batch without documents.
+// CheckSelection applies the function CheckSelection to each document of the case, or to the whole batch without
+// documents.
 func (c Case) CheckSelection(q, kc *ref.Tensor, idx []int32, tolerance float64) (others int, err error) {
 	if c.Documents == nil {
 		return CheckSelection(*c.Selection, q, kc, idx, tolerance)
@@ -170,10 +175,10 @@ func (c Case) CheckSelection(q, kc *ref.Tensor, idx []int32, tolerance float64) 
 	return others, nil
 }
 
-// CheckSelection checks selected blocks idx [B,S,Hkv,n] with the oracle's scores for q [B,S,Hq,D] and kc [B,Nc,Hkv,D]. The blocks of
-// each query must ascend, be padded with -1 and include the forced blocks. A block that is not selected may score higher than a
-// selected one by at most tolerance, relative to the sum of a row's scores. CheckSelection returns the number of rows whose selection
-// differs from the oracle's, and the first error.
+// CheckSelection checks selected blocks idx [B,S,Hkv,n] with the oracle's scores for q [B,S,Hq,D] and kc [B,Nc,Hkv,D].
+// The blocks of each query must ascend, be padded with -1 and include the forced blocks. A block that is not selected
+// may score higher than a selected one by at most tolerance, relative to the sum of a row's scores. CheckSelection
+// returns the number of rows whose selection differs from the oracle's, and the first error.
 func CheckSelection(p ops.Params, q, kc *ref.Tensor, idx []int32, tolerance float64) (others int, err error) {
 	S, Hq, Hkv := q.Shape[1], q.Shape[2], kc.Shape[2]
 	if S < p.BlockLen {
@@ -220,7 +225,8 @@ type Array struct {
 	Ints   []int32
 }
 
-// Normal returns an array of normally distributed numbers. The same seed gives the same numbers, which are exact in float32.
+// Normal returns an array of normally distributed numbers. The same seed gives the same numbers, which are exact in
+// float32.
 func Normal(name string, seed uint64, shape ...int) Array {
 	return normalTimes(1, name, seed, shape...)
 }

@@ -16,8 +16,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestEveryOpHasCases: some case calls each Spec of package ops. The exceptions are no ops of a float graph: AdamW writes its inputs,
-// a cast has kernels only on devices, and int32 converts inputs of other ops. Decoding has cases of its own, see Decodings.
+// TestEveryOpHasCases: some case calls each Spec of package ops. The exceptions are no ops of a float graph: AdamW
+// writes its inputs, a cast has kernels only on devices, and int32 converts inputs of other ops. Decoding has cases of
+// its own, see Decodings.
 func TestEveryOpHasCases(t *testing.T) {
 	called, names := map[string]bool{"AdamWOp": true, "CastOp": true, "Int32Op": true, "AttentionGradOp[F]": true, "DecodeOp": true, "FillCacheOp": true}, map[string]bool{}
 	costs := []Cost{Small, Large}

@@ -100,7 +100,8 @@ func (c Decoding) Sequence(seed uint64, n int) (s Sequence) {
 	return s
 }
 
-// GateLayer returns the weights and the bias of the layer that computes the gates, or nil. Their numbers are exact in every type.
+// GateLayer returns the weights and the bias of the layer that computes the gates, or nil. Their numbers are exact in
+// every type.
 func (c Decoding) GateLayer() (p []*ref.Tensor) {
 	if c.GateHidden == 0 {
 		return nil
@@ -126,7 +127,8 @@ func inBFloat16(list ...*ref.Tensor) []*ref.Tensor {
 	return list
 }
 
-// Phi returns the parameters of the compression's MLP, those for keys first, or nil. Their numbers are exact in every type.
+// Phi returns the parameters of the compression's MLP, those for keys first, or nil. Their numbers are exact in every
+// type.
 func (c Decoding) Phi() (p []*ref.Tensor) {
 	if c.MLP == 0 {
 		return nil
@@ -144,8 +146,8 @@ const DecodingBase = 1000
 // Attention returns o of attention over the keys that mask shows.
 type Attention func(q, k, v *ref.Tensor, mask ref.Mask) *ref.Tensor
 
-// Oracle returns the outputs of all tokens of s, and the blocks that the oracle selects. It attends to the blocks idx instead, if idx is
-// not nil.
+// Oracle returns the outputs of all tokens of s, and the blocks that the oracle selects. It attends to the blocks idx
+// instead, if idx is not nil.
 func (c Decoding) Oracle(s Sequence, idx []int32) (o *ref.Tensor, selected []int32) {
 	return c.Through(s, idx, func(x *ref.Tensor) *ref.Tensor { return x }, func(q, k, v *ref.Tensor, mask ref.Mask) *ref.Tensor {
 		o, _ := ref.Attention(q, k, v, mask)

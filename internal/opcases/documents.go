@@ -13,8 +13,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
-// DocumentCases returns the cases of all ops that take documents. Their last input is cu_seqlens; a call of DocumentTableOp computes the table
-// from it first. All does not return these cases, since its cases consist of inputs and the op alone.
+// DocumentCases returns the cases of all ops that take documents. Their last input is cu_seqlens; a call of
+// DocumentTableOp computes the table from it first. All does not return these cases, since its cases consist of inputs
+// and the op alone.
 func DocumentCases() (list []Case) {
 	for _, c := range []struct {
 		Dims

@@ -10,7 +10,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// EncodeFloats returns values in float32 or in a type of half precision as a device stores them, rounded to nearest even.
+// EncodeFloats returns values in float32 or in a type of half precision as a device stores them, rounded to nearest
+// even.
 func EncodeFloats(dt tensor.Dtype, values []float64) []byte {
 	out := make([]byte, 0, len(values)*int(dt.Size()))
 	for _, v := range values {

@@ -16,8 +16,8 @@ func ParamsOf(c testutil.Config) ops.Params {
 	return ops.Params{BlockLen: c.BlockLen, Stride: c.Stride, SelectBlock: c.SelBlock, TopN: c.TopN, Window: c.Window}
 }
 
-// CompareSelection compares selected blocks with those of a golden. Those of a golden that is not built in may differ where scores tie within
-// tolerance, as in CheckSelection: equal scores, summed in another order, need not be equal.
+// CompareSelection compares selected blocks with those of a golden. Those of a golden that is not built in may differ
+// where scores tie within tolerance, as in CheckSelection: equal scores, summed in another order, need not be equal.
 func CompareSelection(t testing.TB, g testutil.Golden, got []int32, tolerance float64) {
 	t.Helper()
 	want := g.I32(t, "idx")

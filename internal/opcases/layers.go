@@ -15,8 +15,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
-// Layers returns the cases of all ops except attention. Dims are one, odd, and around the boundaries of blocks and vectors. At
-// least one case of each op is so large that several workers share it.
+// Layers returns the cases of all ops except attention. Dims are one, odd, and around the boundaries of blocks and
+// vectors. At least one case of each op is so large that several workers share it.
 func Layers() []Case {
 	return slices.Concat(activations(), adds(), linears(), linearGroups(), linearsWithNeighbours(), ropes(), norms(), embeddings(), losses(), compressions(), gatedSums())
 }

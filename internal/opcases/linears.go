@@ -155,8 +155,9 @@ func linearGroups() (list []Case) {
 	return list
 }
 
-// linearsWithNeighbours returns cases of linear layers that share an input, as one op with the ops around them in a step of decoding:
-// RMSNorm before the layers, SiLU and sigmoids after them. A GPU has kernels for these only in half precision.
+// linearsWithNeighbours returns cases of linear layers that share an input, as one op with the ops around them in a
+// step of decoding: RMSNorm before the layers, SiLU and sigmoids after them. A GPU has kernels for these only in half
+// precision.
 func linearsWithNeighbours() (list []Case) {
 	const eps = 1e-3
 	type layer struct {

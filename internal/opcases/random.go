@@ -13,7 +13,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
-// RandomCall is a call of an op of NSA, or of its gradient, with random sizes. A call is valid, or one thing in it is wrong.
+// RandomCall is a call of an op of NSA, or of its gradient, with random sizes. A call is valid, or one thing in it is
+// wrong.
 type RandomCall struct {
 	Spec    spec.Spec
 	In, Out []spec.Operand // types and shapes as in graphs; the Out of a wrong call is the one before it was spoiled
@@ -22,21 +23,22 @@ type RandomCall struct {
 	Wrong []string
 	// Huge is set for a call that is valid except for a size that no memory holds.
 	Huge bool
-	// Forward computes the inputs lse, and o if the call reads it, of a valid gradient call from its other inputs. Nil for none.
+	// Forward computes the inputs lse, and o if the call reads it, of a valid gradient call from its other inputs. Nil
+	// for none.
 	Forward *ForwardCall
 	// Block is the size of a selection block, if the call has an input "idx".
 	Block int
 }
 
-// ForwardCall is an op to be run before a call. It reads the call's inputs In and writes the call's inputs Out; -1 stands for an output
-// that the call does not read.
+// ForwardCall is an op to be run before a call. It reads the call's inputs In and writes the call's inputs Out; -1
+// stands for an output that the call does not read.
 type ForwardCall struct {
 	Spec    spec.Spec
 	In, Out []int
 }
 
-// Random returns a call. Six of ten calls are valid: no operand has more than limit elements, and there are no more than
-// limit scores. In three of ten one thing is wrong. In one of ten an axis is huge.
+// Random returns a call. Six of ten calls are valid: no operand has more than limit elements, and there are no more
+// than limit scores. In three of ten one thing is wrong. In one of ten an axis is huge.
 func Random(rng *rand.Rand, limit int) RandomCall {
 	kind := rng.IntN(10)
 	r := &random{Rand: rng, limit: limit, huge: kind == 9}
@@ -113,7 +115,8 @@ func (r *random) sizes() callSizes {
 	return z
 }
 
-// shrink reduces the first size that is not small yet. If all are as small as possible, it raises the bound on elements.
+// shrink reduces the first size that is not small yet. If all are as small as possible, it raises the bound on
+// elements.
 func (r *random) shrink(z *callSizes) {
 	switch {
 	case z.s > 40:

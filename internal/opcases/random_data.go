@@ -27,7 +27,8 @@ func (c RandomCall) Input(rng *rand.Rand, o spec.Operand) []byte {
 	return data
 }
 
-// noise returns random numbers in each type. In float16 they are small, since sums of large numbers would not be finite.
+// noise returns random numbers in each type. In float16 they are small, since sums of large numbers would not be
+// finite.
 var noise = sync.OnceValue(func() map[tensor.Dtype][]byte {
 	values := testutil.Normal(1, 1<<19)
 	small := make([]float64, len(values))
@@ -42,7 +43,8 @@ var noise = sync.OnceValue(func() map[tensor.Dtype][]byte {
 	}
 })
 
-// blocks returns lists of selected blocks for the input "idx" of this shape: ascending, up to the query's own, padded with -1.
+// blocks returns lists of selected blocks for the input "idx" of this shape: ascending, up to the query's own, padded
+// with -1.
 func (c RandomCall) blocks(rng *rand.Rand, shape tensor.Shape) []int32 {
 	n := shape[3]
 	idx := make([]int32, 0, shape.TotalSize())
@@ -65,7 +67,8 @@ func (c RandomCall) blocks(rng *rand.Rand, shape tensor.Shape) []int32 {
 	return idx
 }
 
-// Check returns an error if output i, in the type of o, holds a number that is not finite, or a list of blocks that is not valid. The
+// Check returns an error if output i, in the type of o, holds a number that is not finite, or a list of blocks that is
+// not valid. The
 // -Inf of an lse is allowed.
 func (c RandomCall) Check(i int, o spec.Operand, data []byte) error {
 	if o.Dtype == tensor.Int32 {

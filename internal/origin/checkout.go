@@ -23,9 +23,10 @@ const (
 	maxSource = 16 << 20         // bytes of a source file
 )
 
-// checkedOut returns the commit of the clone of this module that the working directory lies in, and whether source files differ from it. It
-// is an error if the directory lies in no clone of this module. It runs no command that the repository's configuration names: it asks git
-// only for names and hashes, which need no fsmonitor, filter, hook or transport, and compares the files itself.
+// checkedOut returns the commit of the clone of this module that the working directory lies in, and whether source
+// files differ from it. It is an error if the directory lies in no clone of this module. It runs no command that the
+// repository's configuration names: it asks git only for names and hashes, which need no fsmonitor, filter, hook or
+// transport, and compares the files itself.
 func checkedOut() (id string, changed bool, err error) {
 	root, err := moduleRoot()
 	if err != nil {

@@ -14,7 +14,9 @@ import (
 // Column is a column of a table of measurements that has the same value in all rows.
 type Column struct{ Name, Value string }
 
-// Columns returns the columns that describe the origin of a measurement: date, commit, those of the machine, Go's version and the command. The command has the flags that are set, except for the output folder -out, which changes no measurement.
+// Columns returns the columns that describe the origin of a measurement: date, commit, those of the machine, Go's
+// version and the command. The command has the flags that are set, except for the output folder -out, which changes no
+// measurement.
 func Columns(program string, set *flag.FlagSet, machine ...Column) []Column {
 	command := "go run ./" + program
 	set.Visit(func(f *flag.Flag) {
@@ -26,8 +28,8 @@ func Columns(program string, set *flag.FlagSet, machine ...Column) []Column {
 	return append(append(list, machine...), Column{"go", runtime.Version()}, Column{"command", command})
 }
 
-// Commit returns the commit that go build noted in the program, or else the one that is checked out where the program runs if that is a
-// clone of this module, with a plus sign where files differ from it; else "unknown".
+// Commit returns the commit that go build noted in the program, or else the one that is checked out where the program
+// runs if that is a clone of this module, with a plus sign where files differ from it; else "unknown".
 func Commit() string {
 	settings := map[string]string{}
 	if info, ok := debug.ReadBuildInfo(); ok {

@@ -97,9 +97,9 @@ const padTop, padBottom, padLeft, padRight, padBetween = 6, 4, 4, 14, 12
 // Width and Height are those of a single figure, in points: 827 pixels, which a README shows as they are.
 const Width, Height = 620, 400
 
-// PNG returns plots in rows and columns as one picture. width and height of a plot are in points. Titles and labels that are too long for
-// this are broken into lines. The library panics at ranges that it cannot draw, such as 0 on a logarithmic axis: PNG returns this as an
-// error.
+// PNG returns plots in rows and columns as one picture. width and height of a plot are in points. Titles and labels
+// that are too long for this are broken into lines. The library panics at ranges that it cannot draw, such as 0 on a
+// logarithmic axis: PNG returns this as an error.
 func PNG(width, height float64, rows ...[]*plot.Plot) (out []byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -65,8 +65,8 @@ func short(v float64) string {
 	return strconv.FormatFloat(v, 'g', 12, 64)
 }
 
-// LogTicks makes the ticks of a logarithmic axis. 1, 2 and 5 of each decade have labels; with three decades or more, only 1 has one.
-// An axis shorter than a decade has the ticks of a linear axis.
+// LogTicks makes the ticks of a logarithmic axis. 1, 2 and 5 of each decade have labels; with three decades or more,
+// only 1 has one. An axis shorter than a decade has the ticks of a linear axis.
 type LogTicks struct{}
 
 // Ticks implements plot.Ticker.

@@ -1,4 +1,5 @@
-// Package quote makes text that others have written fit for a message: short, on one line, and without characters that a terminal obeys.
+// Package quote makes text that others have written fit for a message: short, on one line, and without characters that
+// a terminal obeys.
 package quote
 
 import (
@@ -15,7 +16,8 @@ const (
 	rawEnd   = 100 // as it stands; escaping makes four of one at most
 )
 
-// Text returns the beginning of a text or name, with what is not printable escaped as by %q. Three dots stand for the rest.
+// Text returns the beginning of a text or name, with what is not printable escaped as by %q. Three dots stand for the
+// rest.
 func Text(s string) string {
 	text, _ := short(s, maxText)
 	return text

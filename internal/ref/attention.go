@@ -19,9 +19,9 @@ func Attention(q, k, v *Tensor, mask Mask) (o, lse *Tensor) {
 	return o, lse
 }
 
-// AttentionGrad returns the gradients of Attention with respect to q, k and v from do [B,S,Hq,Dv] and the result o. If p is
-// the softmax, dp = do·v and delta = do·o, the gradient of a scaled logit is p (dp - delta). A row that sees no key adds
-// nothing. No gradient flows through lse.
+// AttentionGrad returns the gradients of Attention with respect to q, k and v from do [B,S,Hq,Dv] and the result o. If
+// p is the softmax, dp = do·v and delta = do·o, the gradient of a scaled logit is p (dp - delta). A row that sees no
+// key adds nothing. No gradient flows through lse.
 func AttentionGrad(q, k, v, o, do *Tensor, mask Mask) (dq, dk, dv *Tensor) {
 	dq, dk, dv = like(q), like(k), like(v)
 	scale := softmaxScale(q)
@@ -40,7 +40,8 @@ func AttentionGrad(q, k, v, o, do *Tensor, mask Mask) (dq, dk, dv *Tensor) {
 	return dq, dk, dv
 }
 
-// eachRow calls f for every query and query head, with the group and the keys that the query sees, ascending. It reuses keys.
+// eachRow calls f for every query and query head, with the group and the keys that the query sees, ascending. It reuses
+// keys.
 func eachRow(q, k *Tensor, mask Mask, f func(b, t, head, g int, keys []int)) {
 	B, S, Hq := q.Shape[0], q.Shape[1], q.Shape[2]
 	T, Hkv := k.Shape[1], k.Shape[2]
@@ -76,8 +77,8 @@ func logits(q, k *Tensor, b, t, head, g int, keys []int) []float64 {
 // softmaxScale returns 1/sqrt(D), the factor of the logits of q [B,S,Hq,D].
 func softmaxScale(q *Tensor) float64 { return 1 / math.Sqrt(float64(q.Shape[3])) }
 
-// Mask reports whether query t of batch b sees key s of group g. A key is a token, or a compression block if the keys are
-// compressed.
+// Mask reports whether query t of batch b sees key s of group g. A key is a token, or a compression block if the keys
+// are compressed.
 type Mask func(b, g, t, s int) bool
 
 // CausalMask shows every token up to the query's own: s <= t.
@@ -92,8 +93,8 @@ func CompressedMask(l, d int) Mask {
 }
 
 // SelectedMask shows the tokens of the selected blocks, up to the query's own. idx [B,S,Hkv,n] holds n block indices
-// for each query and group, n = len(idx) / (B*S*Hkv). Negative indices are padding. Order and repetition do not matter. The
-// mask does not keep idx.
+// for each query and group, n = len(idx) / (B*S*Hkv). Negative indices are padding. Order and repetition do not matter.
+// The mask does not keep idx.
 func SelectedMask(idx []int32, B, S, Hkv, lp int) Mask {
 	n := len(idx) / (B * S * Hkv)
 	ns := NumSelection(S, lp)

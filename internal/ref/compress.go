@@ -1,7 +1,7 @@
 package ref
 
-// NumCompressed returns Nc, the number of complete compression blocks in S tokens: 0 if S < l, else (S-l)/d + 1. Block i
-// covers the tokens [i*d, i*d + l).
+// NumCompressed returns Nc, the number of complete compression blocks in S tokens: 0 if S < l, else (S-l)/d + 1. Block
+// i covers the tokens [i*d, i*d + l).
 func NumCompressed(S, l, d int) int {
 	if S < l {
 		return 0
@@ -21,8 +21,8 @@ func CompressMean(x *Tensor, l, d int) *Tensor {
 	return y
 }
 
-// CompressMeanGrad returns dx [B,S,Hkv,D] from dy [B,Nc,Hkv,D]: the dx of a token is the sum of dy/l over the blocks that
-// cover it. Tokens after the last block get 0.
+// CompressMeanGrad returns dx [B,S,Hkv,D] from dy [B,Nc,Hkv,D]: the dx of a token is the sum of dy/l over the blocks
+// that cover it. Tokens after the last block get 0.
 func CompressMeanGrad(dy *Tensor, S, l, d int) *Tensor {
 	dx := New(dy.Shape[0], S, dy.Shape[2], dy.Shape[3])
 	eachToken(dy, l, func(b, i, j int) { axpy(1/float64(l), dy.Row(b, i), dx.Row(b, i*d+j)) })
@@ -69,7 +69,8 @@ func blocks(x *Tensor, l, d int, pe *Tensor) *Tensor {
 	return y
 }
 
-// eachToken calls f for each of the l tokens of each block of y [B,Nc,...]. Token j of block i is token i*d+j of its sequence.
+// eachToken calls f for each of the l tokens of each block of y [B,Nc,...]. Token j of block i is token i*d+j of its
+// sequence.
 func eachToken(y *Tensor, l int, f func(b, i, j int)) {
 	for b := range y.Shape[0] {
 		for i := range y.Shape[1] {

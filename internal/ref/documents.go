@@ -2,9 +2,9 @@ package ref
 
 import "slices"
 
-// Documents are packed into the rows of a batch of B x S tokens. Tokens are counted row by row, and document i holds the tokens
-// [CU[i], CU[i+1]). Its compressed keys, of blocks of L tokens at a stride of D, follow those of the documents before it in its
-// row.
+// Documents are packed into the rows of a batch of B x S tokens. Tokens are counted row by row, and document i holds
+// the tokens [CU[i], CU[i+1]). Its compressed keys, of blocks of L tokens at a stride of D, follow those of the
+// documents before it in its row.
 type Documents struct {
 	B, S, L, D int
 	CU         []int32
@@ -72,8 +72,8 @@ func Paste(x, y *Tensor, d Document, rows Rows) {
 	}
 }
 
-// Map applies f to the rows of each document in in, and returns an array of the given shape with the results. Rows of no document
-// are zero.
+// Map applies f to the rows of each document in in, and returns an array of the given shape with the results. Rows of
+// no document are zero.
 func (x Documents) Map(in *Tensor, from, to Rows, f func(alone *Tensor) *Tensor, shape ...int) *Tensor {
 	out := New(shape...)
 	for _, d := range x.List() {
@@ -100,8 +100,8 @@ func (x Documents) CompressedMask() Mask {
 	}
 }
 
-// SelectedMask is the function SelectedMask for documents: the blocks idx [B,S,Hkv,n] count from the first block of the query's
-// document.
+// SelectedMask is the function SelectedMask for documents: the blocks idx [B,S,Hkv,n] count from the first block of the
+// query's document.
 func (x Documents) SelectedMask(idx []int32, Hkv, lp int) Mask {
 	of, n := x.byToken(), len(idx)/(x.B*x.S*Hkv)
 	return func(b, g, t, s int) bool {
@@ -110,7 +110,8 @@ func (x Documents) SelectedMask(idx []int32, Hkv, lp int) Mask {
 	}
 }
 
-// SelectBlocks applies the function SelectBlocks to each document alone: q [B,S,Hq,D], kc [B,Nc,Hkv,D] -> idx [B,S,Hkv,n].
+// SelectBlocks applies the function SelectBlocks to each document alone: q [B,S,Hq,D], kc [B,Nc,Hkv,D] -> idx
+// [B,S,Hkv,n].
 func (x Documents) SelectBlocks(q, kc *Tensor, lp, n int) []int32 {
 	Hkv := kc.Shape[2]
 	idx := make([]int32, x.B*x.S*Hkv*n)

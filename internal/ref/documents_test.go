@@ -8,7 +8,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 )
 
-// TestDocumentsByHand: two rows of 8 tokens, with documents of 3, 0 and 5 tokens, and one of 8. Blocks have 2 tokens, 1 apart.
+// TestDocumentsByHand: two rows of 8 tokens, with documents of 3, 0 and 5 tokens, and one of 8. Blocks have 2 tokens, 1
+// apart.
 func TestDocumentsByHand(t *testing.T) {
 	x := ref.Documents{B: 2, S: 8, L: 2, D: 1, CU: []int32{0, 3, 3, 8, 16, 16}}
 	require.Equal(t, []ref.Document{{0, 0, 3, 0, 2}, {0, 3, 8, 2, 6}, {1, 0, 8, 0, 7}}, x.List())

@@ -25,8 +25,8 @@ func random(seed uint64, shape ...int) *ref.Tensor {
 
 type tensors = []*ref.Tensor
 
-// checkGrads compares the gradients of the loss sum(f(inputs) * r), with a random r, with central differences. f and grad must not
-// change their arguments.
+// checkGrads compares the gradients of the loss sum(f(inputs) * r), with a random r, with central differences. f and
+// grad must not change their arguments.
 func checkGrads(t *testing.T, in tensors, f func(in tensors) *ref.Tensor, grad func(in tensors, dy *ref.Tensor) tensors) {
 	t.Helper()
 	var before tensors

@@ -151,7 +151,8 @@ func TestSelectBlocks(t *testing.T) {
 	require.Equal(t, []int32{0, 2, 4, 6, 7}, idx[35:])
 	require.Equal(t, []int32{0, 2, 3, 4, 5}, idx[25:30])
 
-	// A group of two heads with q = 1 and -1: the logits are ±k. The sum over the heads favours the extremes, key 1 (5) and key 3 (-5).
+	// A group of two heads with q = 1 and -1: the logits are ±k. The sum over the heads favours the extremes, key 1 (5)
+	// and key 3 (-5).
 	q := ref.New(1, 8, 2, 1)
 	for i := range q.Data {
 		q.Data[i] = 1 - 2*float64(i%2)
@@ -245,7 +246,8 @@ func TestAdamWStep(t *testing.T) {
 }
 
 func TestMuonUpdate(t *testing.T) {
-	// One row has one singular value, its length, which is scaled to 1. The first polynomial maps 1 to 1, the second maps 1 to 3.
+	// One row has one singular value, its length, which is scaled to 1. The first polynomial maps 1 to 1, the second
+	// maps 1 to 3.
 	polynomials := [][3]float64{{2, -1.5, 0.5}, {1, 1, 1}}
 	is(t, "update", ref.MuonUpdate(ref.From([]float64{3, 4}, 1, 2), polynomials), 0.6*3*0.2*math.Sqrt2, 0.8*3*0.2*math.Sqrt2)
 	// Two equal singular values, 5, are scaled to 2^(-1/4).

@@ -29,8 +29,8 @@ type AdamWState struct {
 }
 
 // AdamWStep changes params and state by one step at learning rate lr and returns the global norm of grads before
-// clipping. Gradients are scaled by min(1, clip / (norm + 1e-6)). The moments m and v are corrected for their start at 0.
-// The update is m / (sqrt(v) + eps) + decay * parameter (arXiv 1711.05101). grads has the names of params.
+// clipping. Gradients are scaled by min(1, clip / (norm + 1e-6)). The moments m and v are corrected for their start at
+// 0. The update is m / (sqrt(v) + eps) + decay * parameter (arXiv 1711.05101). grads has the names of params.
 func AdamWStep(params, grads map[string]*Tensor, state *AdamWState, lr float64, h AdamW) (norm float64) {
 	if state.M == nil {
 		state.M, state.V = map[string]*Tensor{}, map[string]*Tensor{}
@@ -75,9 +75,10 @@ func AdamWStep(params, grads map[string]*Tensor, state *AdamWState, lr float64, 
 	return norm
 }
 
-// MuonUpdate returns the update of Muon for momentum u [rows,cols]: a matrix with the singular vectors of u and other singular
-// values (arXiv 2502.16982). The singular values of u are divided by the fourth root of the sum of their fourth powers, then
-// mapped by the odd polynomials a x + b x³ + c x⁵ one after the other, then multiplied by 0.2 sqrt(max(rows, cols)).
+// MuonUpdate returns the update of Muon for momentum u [rows,cols]: a matrix with the singular vectors of u and other
+// singular values (arXiv 2502.16982). The singular values of u are divided by the fourth root of the sum of their
+// fourth powers, then mapped by the odd polynomials a x + b x³ + c x⁵ one after the other, then multiplied by 0.2
+// sqrt(max(rows, cols)).
 func MuonUpdate(u *Tensor, polynomials [][3]float64) *Tensor {
 	gram := Linear(u, u, nil) // u uᵀ
 	x := scaled(u, 1/math.Sqrt(math.Sqrt(dot(gram.Data, gram.Data))))

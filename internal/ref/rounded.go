@@ -5,10 +5,11 @@ import (
 	"sync"
 )
 
-// AttentionRounded returns o and the gradients of Attention as an implementation gives them that computes exactly, but rounds the
-// operands of its products (probabilities for those with v and do, gradients of logits for those with q and k) and its results, by
-// `round`. Exponentials are relative to the largest logit of the row, and their sum is that of the exact ones. do is [B,S,Hq,Dv]. With
-// a round that returns its argument the results are those of Attention and AttentionGrad. Heads run in parallel.
+// AttentionRounded returns o and the gradients of Attention as an implementation gives them that computes exactly, but
+// rounds the operands of its products (probabilities for those with v and do, gradients of logits for those with q and
+// k) and its results, by `round`. Exponentials are relative to the largest logit of the row, and their sum is that of
+// the exact ones. do is [B,S,Hq,Dv]. With a round that returns its argument the results are those of Attention and
+// AttentionGrad. Heads run in parallel.
 func AttentionRounded(q, k, v, do *Tensor, mask Mask, round func(float64) float64) (o, dq, dk, dv *Tensor) {
 	o, dq, dk, dv = like(do), like(q), like(k), like(v)
 	B, S, Hq, T, Hkv := q.Shape[0], q.Shape[1], q.Shape[2], k.Shape[1], k.Shape[2]

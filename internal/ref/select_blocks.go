@@ -15,8 +15,8 @@ const (
 // NumSelection returns Ns, the number of selection blocks of S tokens: ceil(S/l'). The last block may be shorter.
 func NumSelection(S, lp int) int { return (S + lp - 1) / lp }
 
-// FoldMatrix returns the weights of compression blocks in the scores of selection blocks, [Nc,Ns] for S tokens: the number of
-// tokens that the two blocks share, divided by d (equation 9 of the paper, which counts strides).
+// FoldMatrix returns the weights of compression blocks in the scores of selection blocks, [Nc,Ns] for S tokens: the
+// number of tokens that the two blocks share, divided by d (equation 9 of the paper, which counts strides).
 func FoldMatrix(S, l, d, lp int) *Tensor {
 	m := New(NumCompressed(S, l, d), NumSelection(S, lp))
 	for i := range m.Shape[0] {
@@ -30,10 +30,10 @@ func FoldMatrix(S, l, d, lp int) *Tensor {
 
 // SelectBlocks returns the selected blocks of every query and group: q [B,S,Hq,D], kc [B,Nc,Hkv,D] -> idx [B,S,Hkv,n],
 // ascending and padded with -1, and score [B,S,Hkv,Ns]. The score is each head's softmax over the compression blocks
-// that the query sees, folded onto selection blocks and summed over the heads of the group (equations 8 to 10).
-// The forced blocks are always selected. The others are the blocks with the best scores among the remaining ones up to the
-// query's own; of equal scores the lower index wins. n is at least InitBlocks + LocalBlocks. No gradient flows
-// through the selection.
+// that the query sees, folded onto selection blocks and summed over the heads of the group (equations 8 to 10). The
+// forced blocks are always selected. The others are the blocks with the best scores among the remaining ones up to the
+// query's own; of equal scores the lower index wins. n is at least InitBlocks + LocalBlocks. No gradient flows through
+// the selection.
 func SelectBlocks(q, kc *Tensor, l, d, lp, n int) (idx []int32, score *Tensor) {
 	B, S, Hkv := q.Shape[0], q.Shape[1], kc.Shape[2]
 	fold := FoldMatrix(S, l, d, lp)

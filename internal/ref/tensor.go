@@ -96,9 +96,9 @@ func axpy(a float64, x, y []float64) {
 	}
 }
 
-// softmax replaces x by the softmax of scale*x and returns log(sum(exp(scale*x))), for a positive scale. If no element is
-// above -Inf, the softmax is 0 and the logarithm -Inf. The largest element is subtracted before the scaling, since the
-// scaling rounds.
+// softmax replaces x by the softmax of scale*x and returns log(sum(exp(scale*x))), for a positive scale. If no element
+// is above -Inf, the softmax is 0 and the logarithm -Inf. The largest element is subtracted before the scaling, since
+// the scaling rounds.
 func softmax(x []float64, scale float64) (lse float64) {
 	m := math.Inf(-1)
 	for _, v := range x {

@@ -16,8 +16,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// requireWhole checks what must be true of the files of a run folder at any moment: the table and the curves are whole, and at most
-// the last line or record is torn.
+// requireWhole checks what must be true of the files of a run folder at any moment: the table and the curves are whole,
+// and at most the last line or record is torn.
 func requireWhole(t testing.TB, dir string) {
 	t.Helper()
 	for _, path := range testutil.Must(filepath.Glob(filepath.Join(dir, "[^.]*")))(t) {
@@ -53,8 +53,8 @@ func noTemporaries(t testing.TB, dir string) {
 	}
 }
 
-// TestVanishedFolder: without its folder, the record returns errors and keeps the data. When the folder is back, or a new one is made, it
-// writes all data.
+// TestVanishedFolder: without its folder, the record returns errors and keeps the data. When the folder is back, or a
+// new one is made, it writes all data.
 func TestVanishedFolder(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

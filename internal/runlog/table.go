@@ -68,8 +68,8 @@ func table(rows []row, bytesPerToken float64) []byte {
 // maxRow bounds a line of a table in bytes. Those of a run have at most 250.
 const maxRow = 1 << 10
 
-// readTable returns the rows of a table up to the step last, and the number of later ones. An empty text has none. With an error it returns the
-// rows before the error. It reads line by line: a table may be damaged, and larger than memory.
+// readTable returns the rows of a table up to the step last, and the number of later ones. An empty text has none. With
+// an error it returns the rows before the error. It reads line by line: a table may be damaged, and larger than memory.
 func readTable(r io.Reader, last int) (rows []row, later int, err error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, maxRow), maxRow)

@@ -22,10 +22,12 @@ import (
 // TensorBoardFolder is the folder of the files for TensorBoard in a run folder.
 const TensorBoardFolder = "tensorboard"
 
-// eventFilePrefix begins the name of an event file. The time in seconds follows, because TensorBoard reads files in the order of names.
+// eventFilePrefix begins the name of an event file. The time in seconds follows, because TensorBoard reads files in the
+// order of names.
 const eventFilePrefix = "events.out.tfevents."
 
-// Fields of the messages Event, SessionLog, Summary and Summary.Value, of tensorboard/compat/proto/event.proto and summary.proto.
+// Fields of the messages Event, SessionLog, Summary and Summary.Value, of tensorboard/compat/proto/event.proto and
+// summary.proto.
 const (
 	eventWallTime    protowire.Number = 1
 	eventStep        protowire.Number = 2
@@ -44,8 +46,8 @@ const (
 // sessionStart is SessionLog.START.
 const sessionStart = 1
 
-// eventFileHead returns the first records of an event file: the version of the format, and the start of a session at step next. When
-// TensorBoard reads a second start, it drops the points of that step and later ones from before.
+// eventFileHead returns the first records of an event file: the version of the format, and the start of a session at
+// step next. When TensorBoard reads a second start, it drops the points of that step and later ones from before.
 func eventFileHead(next int, at time.Time) []byte {
 	version := protowire.AppendTag(eventMessage(0, at), eventFileVersion, protowire.BytesType)
 	version = protowire.AppendString(version, "brain.Event:2")

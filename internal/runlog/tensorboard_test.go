@@ -153,8 +153,8 @@ print(json.dumps([
 ]))
 `
 
-// TestTensorBoardReads: TensorBoard reads the steps of a run that was killed in the middle of a record and resumed twice. It finds
-// no step twice.
+// TestTensorBoardReads: TensorBoard reads the steps of a run that was killed in the middle of a record and resumed
+// twice. It finds no step twice.
 func TestTensorBoardReads(t *testing.T) {
 	t.Parallel()
 	testutil.RequirePython(t, "tensorboard.compat.proto")

@@ -16,8 +16,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestPictures writes a picture of the first commands of the README, on terminals of 60 and 80 columns, into the folder that
-// NSA_TEST_PICTURES names, as seen from the root of the module: terminal_60.svg and terminal_80.svg.
+// TestPictures writes a picture of the first commands of the README, on terminals of 60 and 80 columns, into the folder
+// that NSA_TEST_PICTURES names, as seen from the root of the module: terminal_60.svg and terminal_80.svg.
 func TestPictures(t *testing.T) {
 	folder := os.Getenv("NSA_TEST_PICTURES")
 	if folder == "" {
@@ -52,7 +52,8 @@ func TestPictures(t *testing.T) {
 	}
 }
 
-// record runs a command of sh on a terminal and returns what it shows: rows with the bar at about 60 %, if there is a bar, and the last rows.
+// record runs a command of sh on a terminal and returns what it shows: rows with the bar at about 60 %, if there is a
+// bar, and the last rows.
 func record(t *testing.T, folder string, columns int, command, program string) (rows []string) {
 	host, terminal, err := testutil.OpenTerminal(columns)
 	require.NoError(t, err)

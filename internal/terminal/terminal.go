@@ -13,8 +13,8 @@ import (
 	"golang.org/x/term"
 )
 
-// Width returns the columns of the terminal that w writes to, as they are now; 0 if it is none, or one that knows no escape sequences. A
-// writer that is no file may have a method Columns.
+// Width returns the columns of the terminal that w writes to, as they are now; 0 if it is none, or one that knows no
+// escape sequences. A writer that is no file may have a method Columns.
 func Width(w io.Writer) int {
 	switch w := w.(type) {
 	case interface{ Columns() int }:
@@ -46,8 +46,8 @@ func Cut(line string, columns int) string {
 // Columns returns the columns that a line without tabs takes.
 func Columns(line string) int { return uniseg.StringWidth(line) }
 
-// Wrap breaks the lines of text that are longer than so many columns, at spaces where it can. What follows a break has the indent of its line
-// and indent more spaces. Without columns it returns text as it is.
+// Wrap breaks the lines of text that are longer than so many columns, at spaces where it can. What follows a break has
+// the indent of its line and indent more spaces. Without columns it returns text as it is.
 func Wrap(text string, columns, indent int) string {
 	if columns <= 0 {
 		return text
@@ -84,8 +84,8 @@ func Printf(w io.Writer, format string, args ...any) {
 	_, _ = io.WriteString(w, Wrap(fmt.Sprintf(format, args...), Width(w), 2))
 }
 
-// Writer returns a writer for text that is written in pieces, such as that of a model. If w is a terminal, a line that has become as long as
-// it is wide continues in the next one. Else it returns w.
+// Writer returns a writer for text that is written in pieces, such as that of a model. If w is a terminal, a line that
+// has become as long as it is wide continues in the next one. Else it returns w.
 func Writer(w io.Writer) io.Writer {
 	if Width(w) == 0 {
 		return w

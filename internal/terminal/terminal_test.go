@@ -42,7 +42,8 @@ func TestWrapFits(t *testing.T) {
 	require.NotPanics(t, func() { Wrap("日本", 1, 0) })
 }
 
-// TestWriterFits: text that is written in pieces breaks no row, whatever the pieces are, and lines that fit are unchanged.
+// TestWriterFits: text that is written in pieces breaks no row, whatever the pieces are, and lines that fit are
+// unchanged.
 func TestWriterFits(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for columns := 20; columns <= 200; columns += 3 {

@@ -7,14 +7,14 @@ import (
 	"gonum.org/v1/gonum/diff/fd"
 )
 
-// noise is a magnitude. If all wanted numbers are below it, they are rounding errors of an exact zero, as in the gradient of a
-// softmax over one key. Such an array is compared absolutely, on the scale of 1.
+// noise is a magnitude. If all wanted numbers are below it, they are rounding errors of an exact zero, as in the
+// gradient of a softmax over one key. Such an array is compared absolutely, on the scale of 1.
 const noise = 1e-12
 
-// RelErr returns the largest difference divided by the largest magnitude, max|got-want| / max|want|. The whole array has one
-// scale, since rounding errors of large terms stay when the terms cancel. -Inf where -Inf is wanted is no difference and does not
-// count for the scale. An array of zeros, or of rounding errors of zeros, has the scale 1. A NaN in either array, any other
-// infinity, and unequal lengths give +Inf. Two empty arrays give 0.
+// RelErr returns the largest difference divided by the largest magnitude, max|got-want| / max|want|. The whole array
+// has one scale, since rounding errors of large terms stay when the terms cancel. -Inf where -Inf is wanted is no
+// difference and does not count for the scale. An array of zeros, or of rounding errors of zeros, has the scale 1. A
+// NaN in either array, any other infinity, and unequal lengths give +Inf. Two empty arrays give 0.
 func RelErr(got, want []float64) float64 {
 	if len(got) != len(want) {
 		return math.Inf(1)
@@ -48,9 +48,9 @@ func worst[T float32 | float64](got []T, want []float64) (err float64, at int, s
 	return err, at, scale
 }
 
-// Within checks that RelErr of got and want is at most tol, and reports whether it is. If not, it marks the test as failed and
-// names the worst element. NaN, an unexpected infinity and unequal lengths fail at any tol. what is the array's name in the
-// message.
+// Within checks that RelErr of got and want is at most tol, and reports whether it is. If not, it marks the test as
+// failed and names the worst element. NaN, an unexpected infinity and unequal lengths fail at any tol. what is the
+// array's name in the message.
 func Within[T float32 | float64](t testing.TB, what string, got []T, want []float64, tol float64) bool {
 	t.Helper()
 	if len(got) != len(want) {
@@ -67,8 +67,8 @@ func Within[T float32 | float64](t testing.TB, what string, got []T, want []floa
 }
 
 // CentralDifference returns the gradient of f at x by central differences of step h, (f(x+h) - f(x-h)) / 2h for each
-// element. It calls f twice for each element. The error is O(h²) + O(eps/h); h near 1e-5 suits functions of order 1. x is not
-// changed. f gets a copy, which it must not keep.
+// element. It calls f twice for each element. The error is O(h²) + O(eps/h); h near 1e-5 suits functions of order 1. x
+// is not changed. f gets a copy, which it must not keep.
 func CentralDifference(f func(x []float64) float64, x []float64, h float64) []float64 {
 	return fd.Gradient(nil, f, x, &fd.Settings{Formula: fd.Central, Step: h})
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Floats returns a copy, in float64, of the numbers in data, which the method Data of a Gorgonia value has returned. The test fails
-// if data does not hold numbers.
+// Floats returns a copy, in float64, of the numbers in data, which the method Data of a Gorgonia value has returned.
+// The test fails if data does not hold numbers.
 func Floats(t testing.TB, data any) []float64 {
 	t.Helper()
 	switch d := data.(type) {

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// RequireFlagError checks the error of a program for a wrong value of a flag: one line that begins with the program, names the flag once and no
-// package.
+// RequireFlagError checks the error of a program for a wrong value of a flag: one line that begins with the program,
+// names the flag once and no package.
 func RequireFlagError(t testing.TB, err error, program, name string) {
 	t.Helper()
 	require.Error(t, err, "-%s", name)

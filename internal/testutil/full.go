@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// Full reports whether the tests run in their full form: the environment variable NSA_TEST_FULL is true. The usual form proves the
-// same properties with fewer tries, sizes and kills. An error of strconv.ParseBool ends the test; an empty variable is false.
+// Full reports whether the tests run in their full form: the environment variable NSA_TEST_FULL is true. The usual form
+// proves the same properties with fewer tries, sizes and kills. An error of strconv.ParseBool ends the test; an empty
+// variable is false.
 func Full(t testing.TB) bool {
 	t.Helper()
 	s := os.Getenv("NSA_TEST_FULL")

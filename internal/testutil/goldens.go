@@ -1,5 +1,5 @@
-// Package testutil holds what the tests of this module share: the golden cases, comparisons with defined results for NaN and
-// infinity, numeric derivatives, repeatable random data, and poisoned buffers between guards.
+// Package testutil holds what the tests of this module share: the golden cases, comparisons with defined results for
+// NaN and infinity, numeric derivatives, repeatable random data, and poisoned buffers between guards.
 //
 // Of the packages of this module it imports only safetensors, so every other package may use it in its tests.
 package testutil
@@ -84,9 +84,10 @@ const (
 	TinyLM Kind = "tinylm" // a model: weights, logits, gradients and some steps of training
 )
 
-// EachGolden runs f in a subtest for each case of a kind: those built into this package in the order of their names, then those of the
-// folder that NSA_TEST_GOLDENS names, if it is set. A relative name is looked up in the folder of go.mod, then in the current folder. The
-// subtest of a file that is no golden fails, and so does the test if that folder is missing or has no .safetensors file.
+// EachGolden runs f in a subtest for each case of a kind: those built into this package in the order of their names,
+// then those of the folder that NSA_TEST_GOLDENS names, if it is set. A relative name is looked up in the folder of
+// go.mod, then in the current folder. The subtest of a file that is no golden fails, and so does the test if that
+// folder is missing or has no .safetensors file.
 func EachGolden(t *testing.T, kind Kind, f func(t *testing.T, g Golden)) {
 	t.Helper()
 	list, err := goldens(kind)
@@ -123,8 +124,8 @@ func goldens(kind Kind) ([]Golden, error) {
 	return list, err
 }
 
-// inModule returns a relative path joined to the folder of go.mod, if it exists there, else path itself. Tests run in the folder of
-// their package, but users set the variable in the top folder.
+// inModule returns a relative path joined to the folder of go.mod, if it exists there, else path itself. Tests run in
+// the folder of their package, but users set the variable in the top folder.
 func inModule(path string) string {
 	dir, err := os.Getwd()
 	if filepath.IsAbs(path) || err != nil {
@@ -140,8 +141,8 @@ func inModule(path string) string {
 	return path
 }
 
-// loadGoldens reads the goldens of one kind in a folder. There may be none of this kind, but a folder without any golden is an error.
-// A file that is no golden of either kind is in the list of both.
+// loadGoldens reads the goldens of one kind in a folder. There may be none of this kind, but a folder without any
+// golden is an error. A file that is no golden of either kind is in the list of both.
 func loadGoldens(dir fs.FS, kind Kind) (list []Golden, err error) {
 	names, err := fs.Glob(dir, "*"+goldenExt)
 	if err == nil && len(names) == 0 {
@@ -216,7 +217,8 @@ func (c Config) check() error {
 	return nil
 }
 
-// shapes returns the shapes of the tensors that a golden of these sizes has. It leaves out parameters and what compression gives.
+// shapes returns the shapes of the tensors that a golden of these sizes has. It leaves out parameters and what
+// compression gives.
 func (c Config) shapes() map[string]tensor.Shape {
 	if c.isModel() {
 		return map[string]tensor.Shape{
@@ -267,8 +269,8 @@ func (g Golden) I32(t testing.TB, name string) []int32 {
 	return g.typed(t, name, tensor.Int32).Int32s()
 }
 
-// Within is the function Within for got and a float64 tensor of the golden. In a golden that is not built in a gradient may have a NaN,
-// where an exponential of the reference has overflowed. Then got need only be finite.
+// Within is the function Within for got and a float64 tensor of the golden. In a golden that is not built in a gradient
+// may have a NaN, where an exponential of the reference has overflowed. Then got need only be finite.
 func (g Golden) Within(t testing.TB, name string, got []float64, tol float64) {
 	t.Helper()
 	want := g.F64(t, name)

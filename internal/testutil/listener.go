@@ -2,7 +2,8 @@ package testutil
 
 import "strings"
 
-// Listener is a writer that keeps what is written, and calls Heard before each write that holds Phrase; an empty phrase is in every write.
+// Listener is a writer that keeps what is written, and calls Heard before each write that holds Phrase; an empty phrase
+// is in every write.
 type Listener struct {
 	Phrase string
 	Heard  func()

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Mutate returns a damaged copy of a file's content: bytes are changed, a part is cut out, doubled or moved, or the end is missing.
+// Mutate returns a damaged copy of a file's content: bytes are changed, a part is cut out, doubled or moved, or the end
+// is missing.
 func Mutate(r *rand.Rand, content []byte) []byte {
 	b := append([]byte(nil), content...)
 	for range 1 + r.IntN(3) {

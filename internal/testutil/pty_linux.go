@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenTerminal returns the two ends of a terminal of so many columns: what a program writes to terminal is read from host.
+// OpenTerminal returns the two ends of a terminal of so many columns: what a program writes to terminal is read from
+// host.
 func OpenTerminal(columns int) (host, terminal *os.File, err error) {
 	host, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {

@@ -7,8 +7,9 @@ import (
 	"golang.org/x/text/width"
 )
 
-// Screen is a terminal of endless height: it shows what is written to it. It knows \r, \n, tabs and the sequence that erases all behind the
-// cursor; another escape sequence is a fault. It counts the rows that were broken because they were too long.
+// Screen is a terminal of endless height: it shows what is written to it. It knows \r, \n, tabs and the sequence that
+// erases all behind the cursor; another escape sequence is a fault. It counts the rows that were broken because they
+// were too long.
 type Screen struct {
 	Width  int
 	Broken int

@@ -22,7 +22,8 @@ func Documents(n, most int, seed uint64) []string {
 	return all
 }
 
-// Tokenizer returns a tokenizer.json. Its tokens are the bytes, the given merges such as "q u", and the separator <|endoftext|>.
+// Tokenizer returns a tokenizer.json. Its tokens are the bytes, the given merges such as "q u", and the separator
+// <|endoftext|>.
 func Tokenizer(merges ...string) ([]byte, error) {
 	vocab := map[string]int{}
 	next := rune(256)

@@ -23,8 +23,8 @@ func IsNil(v any) bool {
 	return false
 }
 
-// OpName returns the name of an op of Gorgonia: "-" for what it prints as "- false", where the second word says whether a comparison returns
-// numbers.
+// OpName returns the name of an op of Gorgonia: "-" for what it prints as "- false", where the second word says whether
+// a comparison returns numbers.
 func OpName(op gorgonia.Op) string {
 	name := strings.TrimSpace(op.String())
 	return strings.TrimSuffix(strings.TrimSuffix(name, " false"), " true")
@@ -41,7 +41,8 @@ func TypeName(dt tensor.Dtype) string {
 	return dt.Name()
 }
 
-// Check returns an error if v has another element type or shape than those given. A scalar also passes for a shape of one element.
+// Check returns an error if v has another element type or shape than those given. A scalar also passes for a shape of
+// one element.
 func Check(v gorgonia.Value, dt tensor.Dtype, shape tensor.Shape) error {
 	if got := v.Shape(); v.Dtype() != dt || !got.Eq(shape) && !(got.IsScalar() && shape.TotalSize() == 1) {
 		return fmt.Errorf("got %v %v, want %v %v", v.Dtype(), got, dt, shape)
@@ -49,7 +50,8 @@ func Check(v gorgonia.Value, dt tensor.Dtype, shape tensor.Shape) error {
 	return nil
 }
 
-// NodeType returns the type of a node whose values have this element type and shape. It is the element type for a scalar.
+// NodeType returns the type of a node whose values have this element type and shape. It is the element type for a
+// scalar.
 func NodeType(dt tensor.Dtype, shape tensor.Shape) hm.Type {
 	if shape.IsScalar() {
 		return dt

@@ -4,13 +4,13 @@ import (
 	G "gorgonia.org/gorgonia"
 )
 
-// WithAccumulation makes one step of several micro-batches. Run adds the gradients of a micro-batch; RunAndStep adds those of the
-// last one and takes the step. The weight of a micro-batch is its number of targets that are not ignored, so the step equals that
-// of one large batch, up to rounding. An error drops the sums so far.
+// WithAccumulation makes one step of several micro-batches. Run adds the gradients of a micro-batch; RunAndStep adds
+// those of the last one and takes the step. The weight of a micro-batch is its number of targets that are not ignored,
+// so the step equals that of one large batch, up to rounding. An error drops the sums so far.
 //
-// It needs float32 weights, a graph.Machine and an optim.AdamW. The Grad of a learnable is the sum so far of each micro-batch's
-// gradient times the share of its targets that are not ignored. RunAndStep passes the sum of these shares to the solver, which
-// divides by it.
+// It needs float32 weights, a graph.Machine and an optim.AdamW. The Grad of a learnable is the sum so far of each
+// micro-batch's gradient times the share of its targets that are not ignored. RunAndStep passes the sum of these shares
+// to the solver, which divides by it.
 func WithAccumulation() ModelOption { return func(o *modelOptions) { o.accumulate = true } }
 
 // accumulated counts the micro-batches since the last step.
@@ -40,7 +40,8 @@ func (m *Model) countBatch() {
 	*m.scale = G.F32(m.lossScale * float64(n) / float64(len(m.targets)))
 }
 
-// gradScale returns the number that the solver divides the gradients by: the loss scale times the sum of the batches' weights.
+// gradScale returns the number that the solver divides the gradients by: the loss scale times the sum of the batches'
+// weights.
 func (m *Model) gradScale() float64 {
 	if m.accumulated == nil || m.accumulated.targets == 0 { // without targets all gradients are zero
 		return m.lossScale

@@ -1,8 +1,8 @@
-// Package tinylm is TinyLM: a language model of Native Sparse Attention layers, its text sampling and its weight files. It is
-// written with the ops of this module and Gorgonia's graphs, and runs on any gorgonia.VM.
+// Package tinylm is TinyLM: a language model of Native Sparse Attention layers, its text sampling and its weight files.
+// It is written with the ops of this module and Gorgonia's graphs, and runs on any gorgonia.VM.
 //
-// Weights are tensors by name. A Model is a graph for one batch size and one length; models of several sizes may share the
-// same weights. Package train does whole training runs.
+// Weights are tensors by name. A Model is a graph for one batch size and one length; models of several sizes may share
+// the same weights. Package train does whole training runs.
 package tinylm
 
 import (
@@ -82,8 +82,8 @@ func (c Config) check() error {
 	return nil
 }
 
-// WithDefaults returns c with the defaults in place of zero values, so that equal models have equal configurations. NewWeights and
-// LoadWeights fill in the defaults.
+// WithDefaults returns c with the defaults in place of zero values, so that equal models have equal configurations.
+// NewWeights and LoadWeights fill in the defaults.
 func (c Config) WithDefaults() Config {
 	c.Attention = cmp.Or(c.Attention, NSA)
 	c.Phi = cmp.Or(c.Phi, nn.PhiMean)
@@ -150,8 +150,8 @@ func (c Config) parameters() (n float64) {
 	return n
 }
 
-// Tiny returns the model that trains in minutes on a CPU: 0.93M parameters, with blocks so small that the selection has to
-// choose within 256 bytes.
+// Tiny returns the model that trains in minutes on a CPU: 0.93M parameters, with blocks so small that the selection has
+// to choose within 256 bytes.
 func Tiny() Config {
 	return Config{Vocab: 256, Context: 256, Layers: 4, NSAConfig: nn.NSAConfig{
 		Dim: 128, Heads: 4, KVHeads: 2, KeyDim: 32, ValueDim: 32, GateHidden: 16,

@@ -22,7 +22,8 @@ type decoderGraph struct {
 	version int // of the weights at the last run
 }
 
-// newGraph returns a graph for tokens [batch,seq] and a page table [batch,width]. build adds the model and returns its logits.
+// newGraph returns a graph for tokens [batch,seq] and a page table [batch,width]. build adds the model and returns its
+// logits.
 func (d *Decoder) newGraph(batch, seq, width int, build func(*decoderGraph, *nn.Builder, *G.Node, []nn.Cache) *G.Node) (*decoderGraph, error) {
 	g := &decoderGraph{graph: G.NewGraph()}
 	b := nn.NewBuilder(g.graph, d.weights.Config.WithDefaults().LearnableParams(), nn.Values(d.weights.Tensors))

@@ -23,8 +23,8 @@ func TestDocumentTargets(t *testing.T) {
 	require.Equal(t, []int32{0, 4, 8, 8, 8}, m.cuSeqlens)
 }
 
-// TestPackedModel: the logits of each document have the bits of a model of this document alone, and the loss is the mean over the
-// targets of all documents.
+// TestPackedModel: the logits of each document have the bits of a model of this document alone, and the loss is the
+// mean over the targets of all documents.
 func TestPackedModel(t *testing.T) {
 	const batch, seq, most = 2, 64, 20
 	mlp, dense := small(), small()
@@ -76,7 +76,8 @@ func TestPackedModel(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(NewModel(w, 3, 8, WithDocuments(math.MaxInt))), "want 3 to 67108864")
 }
 
-// TestPackedSteps: wrong boundaries are an error. It changes no weight and no later step. A step of documents allocates nothing.
+// TestPackedSteps: wrong boundaries are an error. It changes no weight and no later step. A step of documents allocates
+// nothing.
 func TestPackedSteps(t *testing.T) {
 	const documents = 40
 	w := newTestWeights(t, small(), tensor.Float32, 1)

@@ -27,7 +27,8 @@ func goldenConfig(g testutil.Golden) Config {
 	}}
 }
 
-// goldenModel returns a model with the weights of g in type dt, and with the first tokens of g. The weights are on b, unless it is nil.
+// goldenModel returns a model with the weights of g in type dt, and with the first tokens of g. The weights are on b,
+// unless it is nil.
 func goldenModel(t testing.TB, g testutil.Golden, dt tensor.Dtype, b graph.Backend, opts ...ModelOption) *Model {
 	t.Helper()
 	w := newTestWeights(t, goldenConfig(g), dt, 0)
@@ -50,7 +51,8 @@ func newTestWeights(t testing.TB, c Config, dt tensor.Dtype, seed uint64) *Weigh
 	return testutil.Must(NewWeights(c, dt, seed))(t)
 }
 
-// newTestModel returns a model with gradients. Its weights are on b, unless it is nil. The end of the test closes the model.
+// newTestModel returns a model with gradients. Its weights are on b, unless it is nil. The end of the test closes the
+// model.
 func newTestModel(t testing.TB, w *Weights, b graph.Backend, batch, seq int, opts ...ModelOption) *Model {
 	t.Helper()
 	if b != nil {
@@ -76,8 +78,8 @@ func setGoldenTokens(t testing.TB, m *Model, g testutil.Golden, step int) {
 // bounds are the relative tolerances of climb.
 type bounds struct{ loss, grad, step float64 }
 
-// TestModelMatchesGoldens compares models on the host with goldens, on TapeMachine and Machine, in both types. Both machines give
-// the same bits, except in wide layers, where LinearsGradOp sums in another order.
+// TestModelMatchesGoldens compares models on the host with goldens, on TapeMachine and Machine, in both types. Both
+// machines give the same bits, except in wide layers, where LinearsGradOp sums in another order.
 func TestModelMatchesGoldens(t *testing.T) {
 	for dt, within := range map[tensor.Dtype]bounds{tensor.Float64: {1e-8, 1e-8, 1e-8}, tensor.Float32: {1e-5, 1e-4, 1e-3}} {
 		t.Run(dt.Name(), func(t *testing.T) {
@@ -99,9 +101,10 @@ func TestModelMatchesGoldens(t *testing.T) {
 	}
 }
 
-// climb compares a model with a golden, one stage after the other: logits, loss, every gradient, then the losses and gradient norms of
-// ten steps. steps takes these steps, and climb returns their losses and norms. In float32, a golden that is not built in has only the
-// first two stages. No bound holds for the later ones if a norm is over one number or two scores nearly tie.
+// climb compares a model with a golden, one stage after the other: logits, loss, every gradient, then the losses and
+// gradient norms of ten steps. steps takes these steps, and climb returns their losses and norms. In float32, a golden
+// that is not built in has only the first two stages. No bound holds for the later ones if a norm is over one number or
+// two scores nearly tie.
 func climb(t *testing.T, m *Model, g testutil.Golden, within bounds,
 	steps func(testing.TB, *Model, testutil.Golden) (losses, norms []float64)) (losses, norms []float64) {
 	require.NoError(t, m.Run())

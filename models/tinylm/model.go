@@ -17,8 +17,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Model is the graph of a model for a batch of B sequences of S tokens, with the machine that runs it. Only one goroutine may
-// use it at a time.
+// Model is the graph of a model for a batch of B sequences of S tokens, with the machine that runs it. Only one
+// goroutine may use it at a time.
 type Model struct {
 	weights    *Weights
 	batch, seq int
@@ -39,8 +39,8 @@ type Model struct {
 	accumulated *accumulated   // nil: without accumulation
 }
 
-// NewModel builds the graph of a model for a batch of batch sequences of seq tokens, and the machine that runs it. The model
-// shares the weights w. Close ends the machine.
+// NewModel builds the graph of a model for a batch of batch sequences of seq tokens, and the machine that runs it. The
+// model shares the weights w. Close ends the machine.
 func NewModel(w *Weights, batch, seq int, opts ...ModelOption) (m *Model, err error) {
 	defer func() {
 		if err != nil {
@@ -67,8 +67,8 @@ func NewModel(w *Weights, batch, seq int, opts ...ModelOption) (m *Model, err er
 	return m, m.open(o)
 }
 
-// NewPlan returns the plan of a float32 model's machine: see graph.NewPlan. NewModel with weights of c and the same arguments
-// needs Plan.Memory() bytes, weights included. NewPlan makes neither weights nor a machine.
+// NewPlan returns the plan of a float32 model's machine: see graph.NewPlan. NewModel with weights of c and the same
+// arguments needs Plan.Memory() bytes, weights included. NewPlan makes neither weights nor a machine.
 func NewPlan(c Config, batch, seq int, opts ...ModelOption) (_ graph.Plan, err error) {
 	defer fault.Name(&err, "tinylm", fmt.Sprintf("plan of a model of %d x %d tokens", batch, seq))
 	o, err := checkModel(c, batch, seq, opts)
@@ -139,8 +139,9 @@ func (m *Model) open(o modelOptions) (err error) {
 	return err
 }
 
-// SetLossScale sets the loss scale of the next runs, a number above 0. The model must be built WithLossScale or WithAccumulation.
-// RunAndStep and LossAndStep pass the scale to an optim.AdamW. All micro-batches of a step must have the same scale.
+// SetLossScale sets the loss scale of the next runs, a number above 0. The model must be built WithLossScale or
+// WithAccumulation. RunAndStep and LossAndStep pass the scale to an optim.AdamW. All micro-batches of a step must have
+// the same scale.
 func (m *Model) SetLossScale(scale float64) error {
 	switch {
 	case m.scale == nil:
@@ -161,7 +162,8 @@ func (m *Model) Graph() *G.ExprGraph { return m.graph }
 // Learnables returns the nodes of the weights in the order of Config.LearnableParams.
 func (m *Model) Learnables() G.Nodes { return m.learnables }
 
-// Layers returns the nodes of the layers. In a model built WithParts, Gates and Blocks have values after a run: see graph.HostValue.
+// Layers returns the nodes of the layers. In a model built WithParts, Gates and Blocks have values after a run: see
+// graph.HostValue.
 func (m *Model) Layers() []Layer { return m.layers }
 
 // Tokens returns the model's input, [B,S] row by row, to be filled before a run.
@@ -170,9 +172,10 @@ func (m *Model) Tokens() []int32 { return m.tokens }
 // Targets returns the tokens that the model should predict, [B,S] row by row, to be filled before a run; -1 is ignored.
 func (m *Model) Targets() []int32 { return m.targets }
 
-// CuSeqlens returns the boundaries of the documents of a model built WithDocuments, to be filled before a run; nil for another model.
-// Document i is the tokens [CuSeqlens[i], CuSeqlens[i+1]) of Tokens and lies in one row. The first boundary is 0; unused ones repeat
-// the last one, the number of all tokens. Until they are filled, each row is one document.
+// CuSeqlens returns the boundaries of the documents of a model built WithDocuments, to be filled before a run; nil for
+// another model. Document i is the tokens [CuSeqlens[i], CuSeqlens[i+1]) of Tokens and lies in one row. The first
+// boundary is 0; unused ones repeat the last one, the number of all tokens. Until they are filled, each row is one
+// document.
 func (m *Model) CuSeqlens() []int32 { return m.cuSeqlens }
 
 // wholeRows makes each row one document.
@@ -182,8 +185,8 @@ func (m *Model) wholeRows() {
 	}
 }
 
-// NextTokens sets the target of each token to the token that follows in its row and document. The last token of a row or document
-// has no such token: its target is ignored.
+// NextTokens sets the target of each token to the token that follows in its row and document. The last token of a row
+// or document has no such token: its target is ignored.
 func (m *Model) NextTokens() {
 	for i := range m.targets {
 		if (i+1)%m.seq == 0 {
@@ -204,8 +207,8 @@ func (m *Model) endDocuments() {
 	}
 }
 
-// Run computes logits and loss for the tokens and targets, and the gradients if the model was built WithGradients. If it was built
-// WithAccumulation, Run adds the gradients to those of the micro-batches since the last step.
+// Run computes logits and loss for the tokens and targets, and the gradients if the model was built WithGradients. If
+// it was built WithAccumulation, Run adds the gradients to those of the micro-batches since the last step.
 func (m *Model) Run() error {
 	if err := m.run(); err != nil {
 		return fmt.Errorf("tinylm: %w", err)
@@ -232,8 +235,9 @@ func (m *Model) run() error {
 	return err
 }
 
-// RunAndStep enqueues a run and a step of solver, and does not wait for them: see graph.Machine.RunAndStep. The solver's machine must
-// be the model's. LossReader reads the loss. If the model was built WithAccumulation, the run is the last micro-batch of the step.
+// RunAndStep enqueues a run and a step of solver, and does not wait for them: see graph.Machine.RunAndStep. The
+// solver's machine must be the model's. LossReader reads the loss. If the model was built WithAccumulation, the run is
+// the last micro-batch of the step.
 func (m *Model) RunAndStep(solver *optim.AdamW) (err error) {
 	defer fault.Name(&err, "tinylm", "step")
 	defer func() { err = errors.Join(err, m.dropAccumulated()) }()
@@ -273,8 +277,8 @@ func (m *Model) LossReader() (*graph.AsyncReader, error) {
 // Machine returns the machine that runs the model, nil for another VM.
 func (m *Model) Machine() *graph.Machine { return m.machine }
 
-// LossAndStep runs the model, waits for its loss, takes a step of any solver and returns the loss before the step. If the weights
-// are on a device or the model was built WithAccumulation, the solver must be an optim.AdamW.
+// LossAndStep runs the model, waits for its loss, takes a step of any solver and returns the loss before the step. If
+// the weights are on a device or the model was built WithAccumulation, the solver must be an optim.AdamW.
 func (m *Model) LossAndStep(solver G.Solver) (loss float64, err error) {
 	defer fault.Name(&err, "tinylm", "step")
 	adamw, ok := solver.(*optim.AdamW)
@@ -329,8 +333,8 @@ func valueOf(n *G.Node) (G.Value, error) {
 
 var errNotRun = errors.New("no value: the model has not run, or does not keep it")
 
-// Logits returns the logits of the last run, [B,S,V], in host memory. On the host they belong to the machine and last until the
-// next run. From a device they are a copy; Logits waits for the run. A model built WithoutLogits has none.
+// Logits returns the logits of the last run, [B,S,V], in host memory. On the host they belong to the machine and last
+// until the next run. From a device they are a copy; Logits waits for the run. A model built WithoutLogits has none.
 func (m *Model) Logits() (*tensor.Dense, error) {
 	v, err := valueOf(m.logits)
 	if logits, ok := v.(*tensor.Dense); ok && err == nil {

@@ -30,8 +30,8 @@ type modelOptions struct {
 // needs less memory.
 func WithGradients() ModelOption { return func(o *modelOptions) { o.grads = true } }
 
-// WithLossScale multiplies the gradients by a scale, so that they do not underflow in fp16; Loss stays as it is. It is for
-// float32 weights. The scale is 1 until SetLossScale changes it.
+// WithLossScale multiplies the gradients by a scale, so that they do not underflow in fp16; Loss stays as it is. It is
+// for float32 weights. The scale is 1 until SetLossScale changes it.
 func WithLossScale() ModelOption { return func(o *modelOptions) { o.scaled = true } }
 
 // WithoutLogits lets a run reuse the memory of the logits. Model.Logits then returns an error.
@@ -40,12 +40,13 @@ func WithoutLogits() ModelOption { return func(o *modelOptions) { o.noLogits = t
 // WithParts makes a run keep the gates and the selected blocks of each NSA layer: see Model.Layers.
 func WithParts() ModelOption { return func(o *modelOptions) { o.parts = true } }
 
-// WithRecompute makes the backward pass recompute the activations of each layer but the last from the residual stream before the
-// layer. This needs much less memory and about a quarter more time. Results have the same bits. See graph.WithRecompute.
+// WithRecompute makes the backward pass recompute the activations of each layer but the last from the residual stream
+// before the layer. This needs much less memory and about a quarter more time. Results have the same bits. See
+// graph.WithRecompute.
 func WithRecompute() ModelOption { return func(o *modelOptions) { o.recompute = true } }
 
-// WithDocuments packs up to maxDocuments documents into the rows of a batch. A document's results are as if it ran alone. CuSeqlens has the
-// boundaries. maxDocuments must be at least the number of rows.
+// WithDocuments packs up to maxDocuments documents into the rows of a batch. A document's results are as if it ran
+// alone. CuSeqlens has the boundaries. maxDocuments must be at least the number of rows.
 func WithDocuments(maxDocuments int) ModelOption {
 	return func(o *modelOptions) { o.packed, o.documents = true, maxDocuments }
 }
@@ -94,8 +95,8 @@ func checkModel(c Config, batch, seq int, opts []ModelOption) (o modelOptions, e
 	return o, err
 }
 
-// MaxTokens bounds the tokens of a run, and those of all slots of a Decoder, so that a far too large size is an error and does not end the
-// process.
+// MaxTokens bounds the tokens of a run, and those of all slots of a Decoder, so that a far too large size is an error
+// and does not end the process.
 const MaxTokens = 1 << 26
 
 // checkTokens checks the size of a batch.

@@ -11,8 +11,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// TestTrainingIsFused: the plan of a training step has each fusion in each layer. Its arena is no larger than without fusions, and the
-// results are the same.
+// TestTrainingIsFused: the plan of a training step has each fusion in each layer. Its arena is no larger than without
+// fusions, and the results are the same.
 func TestTrainingIsFused(t *testing.T) {
 	c := tinylm.Tiny()
 	w := testutil.Must(tinylm.NewWeights(c, tensor.Float64, 1))(t)
@@ -56,7 +56,8 @@ func TestTrainingIsFused(t *testing.T) {
 	require.Less(t, 3*len(fused.Steps), 2*len(plain.Steps))
 }
 
-// TestRecomputeMemory: for Base() at 16 x 2048, recompute reduces the planned memory to at most 40 %, for roughly a fifth more arithmetic.
+// TestRecomputeMemory: for Base() at 16 x 2048, recompute reduces the planned memory to at most 40 %, for roughly a
+// fifth more arithmetic.
 func TestRecomputeMemory(t *testing.T) {
 	for _, attention := range []tinylm.Attention{tinylm.NSA, tinylm.Dense} {
 		c := tinylm.Base()

@@ -13,8 +13,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// hashDecoder has the contract of a Decoder and checks that its caller keeps it. Its logits are random and depend only on the tokens of a
-// slot.
+// hashDecoder has the contract of a Decoder and checks that its caller keeps it. Its logits are random and depend only
+// on the tokens of a slot.
 type hashDecoder struct {
 	t        testing.TB
 	context  int
@@ -104,7 +104,8 @@ func collect(t testing.TB, s *Sampler) (ids map[int][]int32, texts map[int]strin
 	return ids, texts, ends
 }
 
-// alone returns the tokens of a sequence by a plain loop: for each token it prefills all tokens that should be in the context.
+// alone returns the tokens of a sequence by a plain loop: for each token it prefills all tokens that should be in the
+// context.
 func alone(t testing.TB, d *hashDecoder, prompt []int32, how Sampling, n int) (ids []int32) {
 	r := rand.New(rand.NewPCG(how.Seed, 3))
 	cache, all := slices.Clone(prompt[max(0, len(prompt)-d.context):]), slices.Clone(prompt)

@@ -31,8 +31,8 @@ func (Bytes) Encode(text string) []int32 {
 	return ids
 }
 
-// Printable returns text for a terminal. U+FFFD replaces bytes that are not UTF-8, control characters, and characters that change the
-// direction or the lines of other text. Spaces stay, and so do characters that join or divide letters.
+// Printable returns text for a terminal. U+FFFD replaces bytes that are not UTF-8, control characters, and characters
+// that change the direction or the lines of other text. Spaces stay, and so do characters that join or divide letters.
 func Printable(text string) string {
 	const softHyphen, nonJoiner, joiner = '\u00ad', '\u200c', '\u200d'
 	return strings.Map(func(r rune) rune {
@@ -47,9 +47,9 @@ func Printable(text string) string {
 	}, text)
 }
 
-// textStream turns tokens into text, one token at a time. It emits whole characters, and U+FFFD for each byte that is not UTF-8. It
-// holds back bytes that may begin a character or a stop string. Altogether it emits the text before the first stop string, wherever
-// tokens begin and end.
+// textStream turns tokens into text, one token at a time. It emits whole characters, and U+FFFD for each byte that is
+// not UTF-8. It holds back bytes that may begin a character or a stop string. Altogether it emits the text before the
+// first stop string, wherever tokens begin and end.
 type textStream struct {
 	stops [][]byte
 	held  []byte // not emitted yet
@@ -99,7 +99,8 @@ func (x *textStream) emit(b []byte) int {
 	return n
 }
 
-// findStop returns where in held a stop string begins, or -1. Of several it chooses the one that ends first, then the longest.
+// findStop returns where in held a stop string begins, or -1. Of several it chooses the one that ends first, then the
+// longest.
 func (x *textStream) findStop() int {
 	begin, end := -1, len(x.held)+1
 	for _, stop := range x.stops {

@@ -47,8 +47,8 @@ func firstStop(text string, stops []string) (string, bool) {
 	return text, false
 }
 
-// TestTextStream cuts random text, some of it not UTF-8, into random tokens. The stream emits the whole text before the first stop
-// string, in whole characters, and as early as possible.
+// TestTextStream cuts random text, some of it not UTF-8, into random tokens. The stream emits the whole text before the
+// first stop string, in whole characters, and as early as possible.
 func TestTextStream(t *testing.T) {
 	alphabet := []string{"a", "b", "ab", "\n", "ö", "€", "😀", "\xff", "\xe2\x82", "\xf0\x9f", "\x80"}
 	r := rand.New(rand.NewPCG(1, 2))

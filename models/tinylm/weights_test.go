@@ -164,8 +164,8 @@ func TestRestoreLosesNothing(t *testing.T) {
 	require.ErrorContains(t, w.Restore(path), "configuration")
 }
 
-// TestWeightsOfOtherTensors: any caller may change Tensors. Save writes the elements of a view, and refuses tensors that are not of the
-// model before it writes anything.
+// TestWeightsOfOtherTensors: any caller may change Tensors. Save writes the elements of a view, and refuses tensors
+// that are not of the model before it writes anything.
 func TestWeightsOfOtherTensors(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float32, 1)
 	path := filepath.Join(t.TempDir(), "weights.safetensors")

@@ -15,7 +15,8 @@ type (
 	float16  uint16
 )
 
-// The storage types of half precision. Only arrays in device memory have these types: no value on the host, no node of a graph.
+// The storage types of half precision. Only arrays in device memory have these types: no value on the host, no node of
+// a graph.
 var (
 	BFloat16 = tensor.Dtype{Type: reflect.TypeFor[bfloat16]()} // 8 bits of exponent, 7 of fraction
 	Float16  = tensor.Dtype{Type: reflect.TypeFor[float16]()}  // IEEE 754 binary16
@@ -24,9 +25,9 @@ var (
 // IsHalf reports whether dt is BFloat16 or Float16.
 func IsHalf(dt tensor.Dtype) bool { return dt == BFloat16 || dt == Float16 }
 
-// Cast is the Spec of a conversion between float32 and a type of half precision, rounded to nearest even: x -> y. A machine
-// that computes in half precision inserts it where the type of an operand changes. It is no op of a graph, and the CPU has no
-// kernel for it.
+// Cast is the Spec of a conversion between float32 and a type of half precision, rounded to nearest even: x -> y. A
+// machine that computes in half precision inserts it where the type of an operand changes. It is no op of a graph, and
+// the CPU has no kernel for it.
 type Cast struct {
 	To tensor.Dtype
 }

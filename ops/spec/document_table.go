@@ -11,8 +11,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// DocumentTable is the Spec of DocumentTable: cu_seqlens int32 [K+1] -> table int32 [B,S,4]. Entry t of a row has four numbers.
-// Each is the index of a token or of a compressed key in that row:
+// DocumentTable is the Spec of DocumentTable: cu_seqlens int32 [K+1] -> table int32 [B,S,4]. Entry t of a row has four
+// numbers. Each is the index of a token or of a compressed key in that row:
 //
 //	0  the first token of the document of token t
 //	1  the end of that document: one past its last token
@@ -21,9 +21,9 @@ import (
 //
 // A kernel loads the four at once.
 //
-// The compressed keys of a row always fit. Two documents of m and n tokens, both at least l, have (m-l+d)/d + (n-l+d)/d keys, each
-// term rounded down. Since d <= l, that is at most (m+n-l+d)/d, the number of one document of m+n tokens. Shorter documents have
-// no keys. So a row has at most as many keys as one document of S tokens, which has at most S.
+// The compressed keys of a row always fit. Two documents of m and n tokens, both at least l, have (m-l+d)/d + (n-l+d)/d
+// keys, each term rounded down. Since d <= l, that is at most (m+n-l+d)/d, the number of one document of m+n tokens.
+// Shorter documents have no keys. So a row has at most as many keys as one document of S tokens, which has at most S.
 type DocumentTable struct {
 	Batch, Seq int // B, S
 	BlockLen   int // l: tokens of a compression block; 0: there are none
@@ -130,8 +130,8 @@ type options struct {
 	table *gorgonia.Node
 }
 
-// WithDocuments tells an op that the rows of the batch hold documents that do not see each other. table comes from DocumentTable.
-// A nil table changes nothing: each row is one document.
+// WithDocuments tells an op that the rows of the batch hold documents that do not see each other. table comes from
+// DocumentTable. A nil table changes nothing: each row is one document.
 func WithDocuments(table *gorgonia.Node) Option { return func(o *options) { o.table = table } }
 
 // Packable is a Spec that takes a table of documents.
@@ -178,7 +178,8 @@ func HasDocuments(in []Operand) bool { return slices.ContainsFunc(in, Operand.Is
 // IsTable reports whether o is a table of documents: no op that takes a table has another int32 input with three axes.
 func (o Operand) IsTable() bool { return o.Dtype == tensor.Int32 && o.Shape.Dims() == 3 }
 
-// SplitTable removes input n if it is a table of documents. It returns the other inputs, and the table as one element or none.
+// SplitTable removes input n if it is a table of documents. It returns the other inputs, and the table as one element
+// or none.
 func SplitTable[A interface{ IsTable() bool }](in []A, n int) (rest, table []A) {
 	if n < 0 || n >= len(in) || !in[n].IsTable() {
 		return in, nil

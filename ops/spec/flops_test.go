@@ -13,7 +13,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
 )
 
-// TestFLOPsOfLongBlocks: with blocks of all tokens, however long, selected attention has the operations of dense attention.
+// TestFLOPsOfLongBlocks: with blocks of all tokens, however long, selected attention has the operations of dense
+// attention.
 func TestFLOPsOfLongBlocks(t *testing.T) {
 	for _, S := range []int{1, 10, 300} {
 		q, k := spec.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{2, S, 4, 8}}, spec.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{2, S, 2, 8}}
@@ -28,7 +29,8 @@ func TestFLOPsOfLongBlocks(t *testing.T) {
 	}
 }
 
-// TestFLOPsOfCompression: compression by an MLP has the operations of its two linear layers, and its gradient those of theirs.
+// TestFLOPsOfCompression: compression by an MLP has the operations of its two linear layers, and its gradient those of
+// theirs.
 func TestFLOPsOfCompression(t *testing.T) {
 	const D, hidden = 6, 5
 	operand := func(shape ...int) spec.Operand { return spec.Operand{Dtype: tensor.Float32, Shape: shape} }

@@ -10,7 +10,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// Int32Input returns the input n of an op as int32: n itself, or its conversion if it is int. name is the input's name in errors.
+// Int32Input returns the input n of an op as int32: n itself, or its conversion if it is int. name is the input's name
+// in errors.
 func Int32Input(spec Spec, name string, n *gorgonia.Node) (*gorgonia.Node, error) {
 	o, err := operandOf(n)
 	switch {
@@ -22,9 +23,9 @@ func Int32Input(spec Spec, name string, n *gorgonia.Node) (*gorgonia.Node, error
 	return nil, ErrorIn(spec, fmt.Errorf("%s is %v, want int32 or int", name, o.Dtype))
 }
 
-// Int32 is the Spec of the conversion of int to int32, of any shape. Embedding, CrossEntropy and DocumentTable apply it to inputs
-// of type int. It has only a CPU kernel: a device gets the converted numbers. A number outside the range of int32 is an error of
-// the run.
+// Int32 is the Spec of the conversion of int to int32, of any shape. Embedding, CrossEntropy and DocumentTable apply it
+// to inputs of type int. It has only a CPU kernel: a device gets the converted numbers. A number outside the range of
+// int32 is an error of the run.
 type Int32 struct{}
 
 func (Int32) Name() string { return "int32" }

@@ -1,7 +1,7 @@
 package spec
 
-// Invert is a counting sort. For each v = 0, 1, ... it lists the i in [0,n) for which values(i) contains v, in ascending order. It
-// writes these lists one after the other, and sets ends[v] to the end of the list of v.
+// Invert is a counting sort. For each v = 0, 1, ... it lists the i in [0,n) for which values(i) contains v, in
+// ascending order. It writes these lists one after the other, and sets ends[v] to the end of the list of v.
 func Invert(n int, values func(i int) []int32, lists, ends []int32) {
 	clear(ends)
 	for i := range n {

@@ -38,8 +38,8 @@ var (
 	_ gorgonia.ADOp = (*outputOp)(nil)
 )
 
-// Apply adds spec to the graph of the inputs and returns the node of its main output. An input that belongs to no graph, such
-// as a constant, is added to that graph. The error names the op, what it got and what it wants.
+// Apply adds spec to the graph of the inputs and returns the node of its main output. An input that belongs to no
+// graph, such as a constant, is added to that graph. The error names the op, what it got and what it wants.
 func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 	if v := reflect.ValueOf(spec); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, errors.New("ops: no spec")
@@ -102,8 +102,9 @@ func inputName(spec Spec, i int) string {
 	return fmt.Sprint("input ", i)
 }
 
-// addConstant adds n, a constant that belongs to no graph, to g and returns its node in g. Gorgonia merges constants of the same name.
-// It names a large tensor by its printed form, which omits the middle. Two different constants of one name are an error.
+// addConstant adds n, a constant that belongs to no graph, to g and returns its node in g. Gorgonia merges constants of
+// the same name. It names a large tensor by its printed form, which omits the middle. Two different constants of one
+// name are an error.
 func addConstant(g *gorgonia.ExprGraph, n *gorgonia.Node) (*gorgonia.Node, error) {
 	c := g.AddNode(n)
 	if c.Value() != n.Value() && !gorgonia.ValueEq(c.Value(), n.Value()) {
@@ -132,8 +133,8 @@ func operandOf(n *gorgonia.Node) (Operand, error) {
 	return Operand{dt, shape}, nil
 }
 
-// Output returns the node of a further output of an op. node is the op's main output, as Apply returned it. Index 1 is the
-// first output after the main one.
+// Output returns the node of a further output of an op. node is the op's main output, as Apply returned it. Index 1 is
+// the first output after the main one.
 func Output(node *gorgonia.Node, index int) (*gorgonia.Node, error) {
 	if node == nil {
 		return nil, errors.New("ops: output of a nil node")
@@ -152,8 +153,8 @@ func Output(node *gorgonia.Node, index int) (*gorgonia.Node, error) {
 	return n, nil
 }
 
-// CheckSizes returns an error if an operand of list has no elements, or so many that an int cannot count their bytes. The error
-// names the first such operand. what is the word for an operand in the error: "input" or "output".
+// CheckSizes returns an error if an operand of list has no elements, or so many that an int cannot count their bytes.
+// The error names the first such operand. what is the word for an operand in the error: "input" or "output".
 func CheckSizes(what string, list []Operand) error {
 	for i, o := range list {
 		room := math.MaxInt / 8
@@ -221,8 +222,8 @@ func hashcode(op interface{ WriteHash(hash.Hash) }) uint32 {
 	return h.Sum32()
 }
 
-// Do runs the CPU kernel in newly allocated memory. It returns a panic as an error: VMs run ops on goroutines of their own,
-// where a panic would end the process.
+// Do runs the CPU kernel in newly allocated memory. It returns a panic as an error: VMs run ops on goroutines of their
+// own, where a panic would end the process.
 func (o *kernelOp) Do(inputs ...gorgonia.Value) (_ gorgonia.Value, err error) {
 	o.values = nil
 	defer func() {
@@ -284,8 +285,9 @@ func pointAll(what string, operands []Operand, values []gorgonia.Value) ([]Arg, 
 	return args, nil
 }
 
-// DiffWRT returns true for each input of floats, even if the Spec has no gradient: gorgonia.Grad refuses a graph with any op
-// that is no SDOp. Without a gradient SymDiff returns an error; Gorgonia calls it only if a gradient passes through the op.
+// DiffWRT returns true for each input of floats, even if the Spec has no gradient: gorgonia.Grad refuses a graph with
+// any op that is no SDOp. Without a gradient SymDiff returns an error; Gorgonia calls it only if a gradient passes
+// through the op.
 func (o *kernelOp) DiffWRT(int) []bool {
 	b := make([]bool, len(o.in))
 	for i, in := range o.in {
@@ -365,7 +367,8 @@ func (o *outputOp) SymDiff(gorgonia.Nodes, *gorgonia.Node, *gorgonia.Node) (gorg
 // errLisp is returned by LispMachines, which take gradients while they run.
 var errLisp = errors.New("a LispMachine's own gradients are not supported: make it with ExecuteFwdOnly, or take gradients by gorgonia.Grad or graph.Grad and run them on another machine")
 
-// DoDiff implements gorgonia.ADOp. Without it a LispMachine would leave the gradients of the inputs zero, without an error.
+// DoDiff implements gorgonia.ADOp. Without it a LispMachine would leave the gradients of the inputs zero, without an
+// error.
 func (o *kernelOp) DoDiff(gorgonia.ExecutionContext, gorgonia.Nodes, *gorgonia.Node) error {
 	return ErrorIn(o.spec, errLisp)
 }

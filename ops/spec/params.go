@@ -18,8 +18,8 @@ type Params struct {
 // ForcedBlocks is the number of selection blocks that every query gets: the first one and the two newest.
 const ForcedBlocks = 3
 
-// IsForced reports whether query t gets a selection block whatever the scores are: block 0, the query's own and the one before it. A
-// block in the future or a negative one is not forced, and none is if selectBlock is not positive.
+// IsForced reports whether query t gets a selection block whatever the scores are: block 0, the query's own and the one
+// before it. A block in the future or a negative one is not forced, and none is if selectBlock is not positive.
 func IsForced(t, block, selectBlock int) bool {
 	if selectBlock < 1 || t < 0 || block < 0 {
 		return false
@@ -28,8 +28,8 @@ func IsForced(t, block, selectBlock int) bool {
 	return block == 0 || block == own-1 || block == own
 }
 
-// FreeBlocks returns the number of earlier selection blocks of query t that are not forced: these are the blocks from 1 to FreeBlocks.
-// It is 0 if selectBlock is not positive.
+// FreeBlocks returns the number of earlier selection blocks of query t that are not forced: these are the blocks from 1
+// to FreeBlocks. It is 0 if selectBlock is not positive.
 func FreeBlocks(t, selectBlock int) int {
 	if selectBlock < 1 {
 		return 0
@@ -40,8 +40,8 @@ func FreeBlocks(t, selectBlock int) int {
 // FreeBlocksOf is FreeBlocks of a query whose own block is own.
 func FreeBlocksOf(own int) int { return max(0, own-ForcedBlocks+1) }
 
-// SelectsByScore reports whether a query has more than n blocks to select from. Otherwise it gets all of them. own is the query's own
-// block.
+// SelectsByScore reports whether a query has more than n blocks to select from. Otherwise it gets all of them. own is
+// the query's own block.
 func (p Params) SelectsByScore(own int) bool { return own >= p.TopN }
 
 // Validate returns an error that names the sizes that do not fit each other.
@@ -79,8 +79,8 @@ func wantSize(name, label string, v int) error {
 	return nil
 }
 
-// NumCompressed returns the number of complete compression blocks in s tokens; block i covers [i*d, i*d+l). It is 0 if l
-// or d is not positive.
+// NumCompressed returns the number of complete compression blocks in s tokens; block i covers [i*d, i*d+l). It is 0 if
+// l or d is not positive.
 func NumCompressed(s, l, d int) int {
 	if l < 1 || d < 1 || s < l {
 		return 0
@@ -88,9 +88,10 @@ func NumCompressed(s, l, d int) int {
 	return (s-l)/d + 1
 }
 
-// NumVisible returns the number of compression blocks that query t sees: those that end at or before token t. t counts from 0.
+// NumVisible returns the number of compression blocks that query t sees: those that end at or before token t. t counts
+// from 0.
 func NumVisible(t, l, d int) int { return NumCompressed(t+1, l, d) }
 
-// CompressedRows returns the number of rows of compressed keys and values: NumCompressed, but at least one, since Gorgonia's
-// tensors cannot be empty. If there is no complete block, the one row is zero and no query sees it.
+// CompressedRows returns the number of rows of compressed keys and values: NumCompressed, but at least one, since
+// Gorgonia's tensors cannot be empty. If there is no complete block, the one row is zero and no query sees it.
 func CompressedRows(s, l, d int) int { return max(1, NumCompressed(s, l, d)) }

@@ -10,8 +10,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// TestForcedBlocks compares with the definition: the forced blocks of query t are the first one and the two newest, and the free ones lie
-// between them. No number is a block if the size is not positive.
+// TestForcedBlocks compares with the definition: the forced blocks of query t are the first one and the two newest, and
+// the free ones lie between them. No number is a block if the size is not positive.
 func TestForcedBlocks(t *testing.T) {
 	for _, size := range []int{-1, 0, 1, 2, 3} {
 		for q := -3; q < 12; q++ {
@@ -29,7 +29,8 @@ func TestForcedBlocks(t *testing.T) {
 	}
 }
 
-// TestNumCompressed counts the blocks [i*d, i*d+l) within s tokens one by one. Sizes that are not positive have no blocks.
+// TestNumCompressed counts the blocks [i*d, i*d+l) within s tokens one by one. Sizes that are not positive have no
+// blocks.
 func TestNumCompressed(t *testing.T) {
 	sizes := []int{-1, 0, 1, 2, 3, 5}
 	for _, l := range sizes {

@@ -28,8 +28,8 @@ const RowBlock = 64
 // PieceBounds returns the bounds [lo,hi) of piece i of n, which is cut into CeilDiv(n, size) pieces.
 func PieceBounds(i, size, n int) (lo, hi int) { return i * size, min(n, (i+1)*size) }
 
-// BindRows adds to k a phase that calls f for pieces [lo,hi) of n rows. A row counts as cols elements of work, and a piece has about
-// PieceElements elements.
+// BindRows adds to k a phase that calls f for pieces [lo,hi) of n rows. A row counts as cols elements of work, and a
+// piece has about PieceElements elements.
 func BindRows(k *cpu.Kernel, n, cols int, f func(lo, hi int)) {
 	size := RowsPerPiece(cols)
 	k.Phase(cpu.CeilDiv(n, size), func(piece int, _ *cpu.Worker) { f(PieceBounds(piece, size, n)) })
@@ -38,8 +38,8 @@ func BindRows(k *cpu.Kernel, n, cols int, f func(lo, hi int)) {
 // RowsPerPiece returns the number of rows of cols elements in a piece of about PieceElements elements.
 func RowsPerPiece(cols int) int { return max(1, PieceElements/cols) }
 
-// BindColumnSums adds to k the phases that set dst [cols] to the sum of the rows of x [rows,cols]. They sum up each block of rows
-// by itself, then the blocks in ascending order.
+// BindColumnSums adds to k the phases that set dst [cols] to the sum of the rows of x [rows,cols]. They sum up each
+// block of rows by itself, then the blocks in ascending order.
 func BindColumnSums[T cpu.Float](k *cpu.Kernel, x *cpu.Buf, rows, cols int, dst *cpu.Buf) {
 	blocks := cpu.CeilDiv(rows, RowBlock)
 	partial := cpu.Work[T](k, blocks*cols)
@@ -50,7 +50,8 @@ func BindColumnSums[T cpu.Float](k *cpu.Kernel, x *cpu.Buf, rows, cols int, dst 
 	BindSumBlocks[T](k, partial, blocks, cols, dst)
 }
 
-// BindSumBlocks adds to k a phase that sets dst [cols] to the sum of the rows of partial [blocks,cols], in ascending order.
+// BindSumBlocks adds to k a phase that sets dst [cols] to the sum of the rows of partial [blocks,cols], in ascending
+// order.
 func BindSumBlocks[T cpu.Float](k *cpu.Kernel, partial *cpu.Buf, blocks, cols int, dst *cpu.Buf) {
 	const width = 256
 	k.Phase(cpu.CeilDiv(cols, width), func(piece int, _ *cpu.Worker) {

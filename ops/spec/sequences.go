@@ -4,8 +4,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// Sequence is a row of the batch or, if rows hold documents, one document. Its tokens see no tokens outside it. A position in a
-// sequence counts from the sequence's first token or key. Keys are tokens, or compressed keys.
+// Sequence is a row of the batch or, if rows hold documents, one document. Its tokens see no tokens outside it. A
+// position in a sequence counts from the sequence's first token or key. Keys are tokens, or compressed keys.
 type Sequence struct {
 	Row                int // row of the batch
 	FirstToken, Tokens int // index of its first token in the row; its number of tokens
@@ -19,10 +19,12 @@ type Sequences struct {
 	table              *cpu.Buf // table of documents; nil: each row is one sequence
 }
 
-// CompressionBlocks are the sizes of the blocks that compressed keys stand for. The zero value means that keys are tokens.
+// CompressionBlocks are the sizes of the blocks that compressed keys stand for. The zero value means that keys are
+// tokens.
 type CompressionBlocks struct{ BlockLen, Stride int }
 
-// SequencesOf returns the sequences of rows of s tokens and t keys: the documents of the table, if there is one, or whole rows.
+// SequencesOf returns the sequences of rows of s tokens and t keys: the documents of the table, if there is one, or
+// whole rows.
 func SequencesOf(table []Arg, s, t int, c CompressionBlocks) Sequences {
 	x := Sequences{CompressionBlocks: c, RowTokens: s, RowKeys: t}
 	if len(table) > 0 {
@@ -59,11 +61,12 @@ func (x Sequences) OfKey(b, i int) (Sequence, bool) {
 	return x.OfToken(b, t), true
 }
 
-// A piece of work is a range of positions of a row, so the pieces do not depend on the documents. A piece computes the tiles that begin
-// in its range. Tiles are counted from the start of a sequence, so a document has the same tiles and bits as if alone.
+// A piece of work is a range of positions of a row, so the pieces do not depend on the documents. A piece computes the
+// tiles that begin in its range. Tiles are counted from the start of a sequence, so a document has the same tiles and
+// bits as if alone.
 
-// Tiles cuts each sequence of row b into tiles [lo,hi) of at most size tokens. It calls f for the tiles that begin at a position of the
-// row in [from,to).
+// Tiles cuts each sequence of row b into tiles [lo,hi) of at most size tokens. It calls f for the tiles that begin at a
+// position of the row in [from,to).
 func (x Sequences) Tiles(b, from, to, size int, f func(seq Sequence, lo, hi int)) {
 	for t := from; t < to; {
 		seq := x.OfToken(b, t)

@@ -11,8 +11,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
-// WantInputs checks the number of inputs and the rank and type of each. An index is int32. All others are float32, or all are
-// float64.
+// WantInputs checks the number of inputs and the rank and type of each. An index is int32. All others are float32, or
+// all are float64.
 func WantInputs(in []Operand, want ...InputRule) error {
 	if len(in) != len(want) {
 		return fmt.Errorf("%d inputs, want %d", len(in), len(want))
@@ -78,15 +78,15 @@ func WantShape(name string, got tensor.Shape, want ...int) error {
 	return nil
 }
 
-// LikeOutput is an input after those of the forward op, with the shape of one of its outputs: a saved output, a gradient, or a
-// residual.
+// LikeOutput is an input after those of the forward op, with the shape of one of its outputs: a saved output, a
+// gradient, or a residual.
 type LikeOutput struct {
 	Name   string
 	Output int // index of the forward output that has the same shape
 }
 
-// InferWithMore checks the inputs of a gradient op, or of an op fused with forward: the n inputs of forward, then those in more. It
-// returns the first n.
+// InferWithMore checks the inputs of a gradient op, or of an op fused with forward: the n inputs of forward, then those
+// in more. It returns the first n.
 func InferWithMore(forward Spec, n int, in []Operand, more ...LikeOutput) ([]Operand, error) {
 	if len(in) != n+len(more) {
 		names := make([]string, len(more))

@@ -82,15 +82,15 @@ func PointAtValue(b *cpu.Buf, v gorgonia.Value, want Operand) error {
 	return fmt.Errorf("got a %T, want %v in host memory", v, want)
 }
 
-// IsRowMajor reports whether d is in host memory, its elements are in row-major order without gaps, and its memory holds no
-// other elements.
+// IsRowMajor reports whether d is in host memory, its elements are in row-major order without gaps, and its memory
+// holds no other elements.
 func IsRowMajor(d *tensor.Dense) bool {
 	strides, err := stridesOf(d)
 	return err == nil && d.IsNativelyAccessible() && rowMajor(d.Shape(), strides) && d.DataSize() == d.Shape().TotalSize()
 }
 
-// stridesOf returns the stride of each axis of d. Package tensor gives some vectors with two axes only one stride, and scalars
-// none.
+// stridesOf returns the stride of each axis of d. Package tensor gives some vectors with two axes only one stride, and
+// scalars none.
 func stridesOf(d *tensor.Dense) ([]int, error) {
 	shape, strides := d.Shape(), d.Strides()
 	if len(strides) == len(shape) {

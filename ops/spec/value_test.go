@@ -13,7 +13,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// TestPointAtValueLayouts: a kernel sees every Dense as row-major, whatever its layout. A row-major Dense is used in place.
+// TestPointAtValueLayouts: a kernel sees every Dense as row-major, whatever its layout. A row-major Dense is used in
+// place.
 func TestPointAtValueLayouts(t *testing.T) {
 	dense := func(shape ...int) *tensor.Dense {
 		x := tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(shape...))
@@ -90,7 +91,8 @@ func TestPointAtValueTypes(t *testing.T) {
 	}
 }
 
-// TestNewValue: values have the type and the number of elements of their operand, and scalars are Gorgonia's where it has the type.
+// TestNewValue: values have the type and the number of elements of their operand, and scalars are Gorgonia's where it
+// has the type.
 func TestNewValue(t *testing.T) {
 	for _, dt := range []tensor.Dtype{
 		tensor.Float64, tensor.Float32, tensor.Int, tensor.Int64, tensor.Int32, tensor.Byte, tensor.Bool, ops.BFloat16, ops.Float16,

@@ -98,9 +98,9 @@ func encode(typ kernels.Type, values []float64) ([]byte, []float64) {
 
 func decode(typ kernels.Type, data []byte) []float64 { return opcases.DecodeFloats(dtypes[typ], data) }
 
-// tolerance returns how far a result may be from want, relative to its scale. For half precision it is twice the error of one
-// rounding, since algorithms also round before they add a bias. For float32 sums it is 1e-5. Tensor cores cut off bits when they
-// add, so the error of long sums of half precision grows with their length.
+// tolerance returns how far a result may be from want, relative to its scale. For half precision it is twice the error
+// of one rounding, since algorithms also round before they add a bias. For float32 sums it is 1e-5. Tensor cores cut
+// off bits when they add, so the error of long sums of half precision grows with their length.
 func tolerance(p kernels.Product, want []float64) float64 {
 	if p.TF32 {
 		return 1. / 512
@@ -246,8 +246,8 @@ func TestProducts(t *testing.T) {
 	}
 }
 
-// TestProposals prints how long each algorithm takes that the library proposes for the products of Base(), B = 16, S = 2048, in
-// bf16, of zeros. It runs with NSA_TIME=1.
+// TestProposals prints how long each algorithm takes that the library proposes for the products of Base(), B = 16, S =
+// 2048, in bf16, of zeros. It runs with NSA_TIME=1.
 func TestProposals(t *testing.T) {
 	if os.Getenv("NSA_TIME") == "" {
 		t.Skip("NSA_TIME is not set")

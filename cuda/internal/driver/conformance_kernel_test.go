@@ -131,7 +131,8 @@ func testCaptureKernels(t *testing.T, d *driver.Device) {
 	}
 }
 
-// testOverlaps: launches that overlap run in a capture, as the first launch and after another one, and outside a capture.
+// testOverlaps: launches that overlap run in a capture, as the first launch and after another one, and outside a
+// capture.
 func testOverlaps(t *testing.T, d *driver.Device) {
 	s := stream(t, d)
 	first, second := newAdder(t, d, s, 300), newAdder(t, d, s, 500)

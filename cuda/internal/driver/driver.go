@@ -30,7 +30,8 @@ type functions struct {
 // are addresses.
 func (d *Device) call(f *sharedlib.Func, args ...uintptr) error { return d.check(f, f.Call(args...)) }
 
-// get calls a function whose first argument is the address of its result. Up to three other arguments follow. If the call fails,
+// get calls a function whose first argument is the address of its result. Up to three other arguments follow. If the
+// call fails,
 // *result is zero.
 func get[T any](d *Device, f *sharedlib.Func, result *T, args ...uintptr) error {
 	var a [3]uintptr

@@ -18,8 +18,8 @@ type Memory struct {
 	h Handle // its address, 0 for no bytes
 }
 
-// Alloc returns zeroed memory, aligned to Alignment and ready for every stream. For zero bytes it allocates nothing; the result may
-// still be freed. The error is a *NoMemory if too little memory is free.
+// Alloc returns zeroed memory, aligned to Alignment and ready for every stream. For zero bytes it allocates nothing;
+// the result may still be freed. The error is a *NoMemory if too little memory is free.
 func (d *Device) Alloc(bytes int) (*Memory, error) {
 	if bytes < 0 {
 		return nil, d.failed("memory", fmt.Errorf("got %d bytes, want 0 or more", bytes))
@@ -66,8 +66,8 @@ func (d *Device) free() (free, total int64, err error) {
 	return free, total, err
 }
 
-// MemoryUsed returns the bytes of the device's memory that are in use, as the driver reports them: by this program, its context
-// included, and by all others. It does not wait for enqueued work.
+// MemoryUsed returns the bytes of the device's memory that are in use, as the driver reports them: by this program, its
+// context included, and by all others. It does not wait for enqueued work.
 func (d *Device) MemoryUsed() (used int64, err error) {
 	err = d.do("memory in use", func() error {
 		free, total, err := d.free()
@@ -83,8 +83,8 @@ func (m *Memory) Bytes() int { return m.bytes }
 // Ptr returns the address of the first byte.
 func (m *Memory) Ptr() DevicePtr { return DevicePtr(m.h) }
 
-// Place makes b hold the bytes of m from offset on. b then has a device address, which only kernels and copies can use. If the
-// range is not within m, b holds nothing.
+// Place makes b hold the bytes of m from offset on. b then has a device address, which only kernels and copies can use.
+// If the range is not within m, b holds nothing.
 func (m *Memory) Place(b *cpu.Buf, offset, bytes int) {
 	if offset < 0 || bytes < 0 || offset > m.bytes-bytes {
 		b.Set(nil, 0)

@@ -19,15 +19,15 @@ type Option func(*Device)
 // WithDriver opens the device through lib in place of the CUDA driver library of this machine.
 func WithDriver(lib sharedlib.Library) Option { return func(d *Device) { d.lib = lib } }
 
-// WithBlockingLaunches makes every launch wait for its end, so that a Fault names the launch that caused it. It is slow. A captured
-// graph counts as one launch.
+// WithBlockingLaunches makes every launch wait for its end, so that a Fault names the launch that caused it. It is
+// slow. A captured graph counts as one launch.
 func WithBlockingLaunches() Option { return func(d *Device) { d.blocking = true } }
 
 // WithCause makes every Fault wrap the error that cause returns for it, so that errors.As finds that error.
 func WithCause(cause func(*Fault) error) Option { return func(d *Device) { d.cause = cause } }
 
-// Open opens GPU n, counted from 0 in the order of the driver (see CUDA_VISIBLE_DEVICES). The error is an *Unavailable if GPU n
-// does not exist or cannot be used.
+// Open opens GPU n, counted from 0 in the order of the driver (see CUDA_VISIBLE_DEVICES). The error is an *Unavailable
+// if GPU n does not exist or cannot be used.
 func Open(n int, opts ...Option) (*Device, error) {
 	d := &Device{open: map[*owned]any{}}
 	for _, opt := range opts {

@@ -17,10 +17,11 @@ const (
 	zerosOutside   = 0
 )
 
-// EncodeTensorMap writes to `to` a tensor map, by which kernels copy boxes of an array of 2-byte elements. The array lies at address
-// `at`, a multiple of 16. dims are the lengths of its axes, the fastest one first; the strides of the other axes are multiples of
-// 16 bytes. A box has 64 elements along the first axis, box[0] along the second, box[1] along the third and 1 along the last one. In
-// shared memory a box has the 128-byte swizzle, and zeros where it is outside the array.
+// EncodeTensorMap writes to `to` a tensor map, by which kernels copy boxes of an array of 2-byte elements. The array
+// lies at address `at`, a multiple of 16. dims are the lengths of its axes, the fastest one first; the strides of the
+// other axes are multiples of 16 bytes. A box has 64 elements along the first axis, box[0] along the second, box[1]
+// along the third and 1 along the last one. In shared memory a box has the 128-byte swizzle, and zeros where it is
+// outside the array.
 func (d *Device) EncodeTensorMap(to []byte, at DevicePtr, dims [4]int64, box [2]int64) error {
 	x := new(struct {
 		room    [TensorMapBytes + boxAlignment]byte

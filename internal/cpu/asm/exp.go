@@ -6,8 +6,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// exponential holds the constants of exp32 in package cpu. The code that apply writes follows exp32 step by step, with fused
-// multiply-adds.
+// exponential holds the constants of exp32 in package cpu. The code that apply writes follows exp32 step by step, with
+// fused multiply-adds.
 type exponential struct {
 	vt                     vectorType
 	low, high              VecVirtual

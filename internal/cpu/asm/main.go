@@ -1,5 +1,5 @@
-// Command asm writes the assembly of package cpu with avo. It is a module of its own, so that the main module does not depend
-// on avo. Each function is described once, for any vectorType, and written for AVX-512 and for AVX2 with FMA.
+// Command asm writes the assembly of package cpu with avo. It is a module of its own, so that the main module does not
+// depend on avo. Each function is described once, for any vectorType, and written for AVX-512 and for AVX2 with FMA.
 package main
 
 import (
@@ -21,9 +21,8 @@ func main() {
 	Generate()
 }
 
-// writeFunction writes a function whose first parameter, avx512, chooses between the code for AVX-512 and the code for AVX2.
-// signature is the rest of the signature, from the second parameter on. Elements have elemSize
-// bytes.
+// writeFunction writes a function whose first parameter, avx512, chooses between the code for AVX-512 and the code for
+// AVX2. signature is the rest of the signature, from the second parameter on. Elements have elemSize bytes.
 func writeFunction(name, signature string, elemSize int, code func(vt vectorType)) {
 	const noSplit = 4
 	TEXT(name, noSplit, "func(avx512 bool, "+signature)

@@ -6,10 +6,10 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// transpose writes transpose32, which packs a transposed operand: dst[p*drs+j] = src[j*srs+p]. cols is a positive multiple of 4,
-// rows a positive multiple of the lanes of a vector. The code reads blocks of as many rows as a vector has lanes, four
-// elements of each row at a time. It puts those of rows i, i+4, i+8, ... side by side in vector i, so that two shuffles
-// inside parts of four complete the transposition.
+// transpose writes transpose32, which packs a transposed operand: dst[p*drs+j] = src[j*srs+p]. cols is a positive
+// multiple of 4, rows a positive multiple of the lanes of a vector. The code reads blocks of as many rows as a vector
+// has lanes, four elements of each row at a time. It puts those of rows i, i+4, i+8, ... side by side in vector i, so
+// that two shuffles inside parts of four complete the transposition.
 func transpose(vt vectorType) {
 	n := vt.lanes()
 	rows, dst, drs, src, srs := loadParam("rows"), loadParam("dst"), loadParam("drs"), loadParam("src"), loadParam("srs")
@@ -78,8 +78,8 @@ func transpose(vt vectorType) {
 	JG(vt.label("block"))
 }
 
-// copyPanel packs a panel of an operand that is not transposed. rows is positive. The rows of src are as wide as a panel, and
-// begin stride bytes apart.
+// copyPanel packs a panel of an operand that is not transposed. rows is positive. The rows of src are as wide as a
+// panel, and begin stride bytes apart.
 func copyPanel(vt vectorType) {
 	width := 256 // bytes: panelRowBytes of package cpu
 	if !vt.avx512() {

@@ -8,8 +8,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// tileRows returns the largest number of rows of a register tile whose rows have 1, 2, ... vectors. The sums use the registers
-// that one row of B and an element of A leave free.
+// tileRows returns the largest number of rows of a register tile whose rows have 1, 2, ... vectors. The sums use the
+// registers that one row of B and an element of A leave free.
 func (vt vectorType) tileRows() []int {
 	if vt.avx512() {
 		return []int{12, 12, 8, 6}
@@ -34,8 +34,8 @@ func writeTile(elemSize int) {
 	writeFunction(fmt.Sprintf("tile%d", 8*elemSize), fmt.Sprintf(signature, float), elemSize, tileColumnLoop)
 }
 
-// tileColumnLoop cuts C into blocks of columns of as many vectors as possible, and these into register tiles. Smaller blocks
-// and tiles at the end have code of their own. The last vector of a block of columns is masked.
+// tileColumnLoop cuts C into blocks of columns of as many vectors as possible, and these into register tiles. Smaller
+// blocks and tiles at the end have code of their own. The last vector of a block of columns is masked.
 func tileColumnLoop(vt vectorType) {
 	maxRows := vt.tileRows()
 	maxVectors := len(maxRows)
@@ -76,9 +76,9 @@ func tileColumnLoop(vt vectorType) {
 	JG(vt.label("columns"))
 }
 
-// tileRowLoop writes the loop over all rows of C for a block of columns of the given number of vectors, in register tiles of
-// at most maxRows rows. lanesLeft is the number of lanes in the last vector; the code stores it in lastLanes. bcol, ccol and
-// scol hold the addresses of the block in B, C and S.
+// tileRowLoop writes the loop over all rows of C for a block of columns of the given number of vectors, in register
+// tiles of at most maxRows rows. lanesLeft is the number of lanes in the last vector; the code stores it in lastLanes.
+// bcol, ccol and scol hold the addresses of the block in B, C and S.
 func tileRowLoop(vt vectorType, vectors, maxRows int, lanesLeft GPVirtual, bcol, ccol, scol, lastLanes Mem) {
 	mask := vt.masks(lanesLeft, 1, vt.lanes())(0)
 	MOVQ(lanesLeft, lastLanes)
@@ -110,7 +110,8 @@ func tileRowLoop(vt vectorType, vectors, maxRows int, lanesLeft GPVirtual, bcol,
 	}
 }
 
-// registerTile is the code of one register tile: some vectors of some rows of C, whose sums stay in registers over all of k.
+// registerTile is the code of one register tile: some vectors of some rows of C, whose sums stay in registers over all
+// of k.
 type registerTile struct {
 	vectorType
 	name      string // begins its labels
@@ -125,7 +126,8 @@ type registerTile struct {
 	sums     [][]VecVirtual // by row and vector
 }
 
-// writeRegisterTile writes one register tile of the given rows and vectors over all of k, and moves c and s down by its rows.
+// writeRegisterTile writes one register tile of the given rows and vectors over all of k, and moves c and s down by its
+// rows.
 func writeRegisterTile(vt vectorType, name string, rows, vectors int, mask Op, a, c, s GPVirtual, bcol, lastLanes Mem) {
 	t := &registerTile{vectorType: vt, name: name, vectors: vectors, mask: mask, lastLanes: lastLanes}
 	t.k, t.b, t.brs, t.acs = loadParam("k"), GP64(), t.stride("brs"), t.stride("acs")
@@ -150,7 +152,8 @@ func (t *registerTile) stride(param string) GPVirtual {
 	return stride
 }
 
-// rowAddresses address an element of each row of A. Rows 0 to 5 lie at 0, 1, 2, 3, 4 and 5 strides from a0, the next six from a6.
+// rowAddresses address an element of each row of A. Rows 0 to 5 lie at 0, 1, 2, 3, 4 and 5 strides from a0, the next
+// six from a6.
 type rowAddresses struct {
 	rows                    int
 	a0, a6, ars, ars3, ars5 GPVirtual
@@ -210,8 +213,8 @@ func (t *registerTile) prefetch(c GPVirtual) {
 	}
 }
 
-// depthLoop writes the loop over k. A masked load of AVX2 takes the slot of another load, so there whole vectors have a loop
-// of their own, of two steps an iteration.
+// depthLoop writes the loop over k. A masked load of AVX2 takes the slot of another load, so there whole vectors have a
+// loop of their own, of two steps an iteration.
 func (t *registerTile) depthLoop() {
 	if !t.avx512() {
 		CMPQ(t.lastLanes, U32(t.lanes()))
@@ -235,8 +238,8 @@ func (t *registerTile) depthLoop() {
 	t.setLabel("%s_sums", t.name)
 }
 
-// step adds to the sums the products of one row of B, and moves to the next row. If masked, the last vector of the row is
-// loaded with the mask.
+// step adds to the sums the products of one row of B, and moves to the next row. If masked, the last vector of the row
+// is loaded with the mask.
 func (t *registerTile) step(masked bool) {
 	row := make([]VecVirtual, t.vectors)
 	for j := range row {
@@ -280,8 +283,8 @@ func (t *registerTile) addSummands(s GPVirtual) {
 	t.setLabel("%s_store", t.name)
 }
 
-// store stores the sums at c. Masked stores of AVX2 are slow on some processors, so there whole vectors have stores of their
-// own.
+// store stores the sums at c. Masked stores of AVX2 are slow on some processors, so there whole vectors have stores of
+// their own.
 func (t *registerTile) store(c GPVirtual) {
 	crs := t.stride("crs")
 	if t.avx512() {
@@ -297,8 +300,8 @@ func (t *registerTile) store(c GPVirtual) {
 	t.setLabel("%s_done", t.name)
 }
 
-// storeRows stores the sums at c and moves c down by their rows. If masked, the last vector of each row is stored with the
-// mask.
+// storeRows stores the sums at c and moves c down by their rows. If masked, the last vector of each row is stored with
+// the mask.
 func (t *registerTile) storeRows(c, crs GPVirtual, masked bool) {
 	for _, sums := range t.sums {
 		for j, sum := range sums {

@@ -7,8 +7,8 @@ import (
 	. "github.com/mmcloughlin/avo/operand"
 )
 
-// vectorFuncs are the vector functions, such as max32. Each has a Go twin of the same steps in vector.go or exp.go of package
-// cpu: max32 has Max, expSum32 has ExpSum.
+// vectorFuncs are the vector functions, such as max32. Each has a Go twin of the same steps in vector.go or exp.go of
+// package cpu: max32 has Max, expSum32 has ExpSum.
 var vectorFuncs = []vectorFunc{
 	{name: "max", slices: "x", resultType: "float32", unroll: 4, accumulators: 5, start: float32(math.Inf(-1)),
 		setup: func(it *iteration) { it.vt.zero(it.acc[4]) }, // a lane becomes NaN when it meets a NaN

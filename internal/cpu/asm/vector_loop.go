@@ -208,8 +208,8 @@ func (vt vectorType) newAccumulators(count int, c float32) []VecVirtual {
 	return vs
 }
 
-// reduce combines all accumulators and all their lanes with op, always in the same order. The first lane of the result holds
-// the total.
+// reduce combines all accumulators and all their lanes with op, always in the same order. The first lane of the result
+// holds the total.
 func (vt vectorType) reduce(vs []VecVirtual, op func(...Op)) VecVirtual {
 	for step := 1; step < len(vs); step *= 2 {
 		for i := 0; i+step < len(vs); i += 2 * step {

@@ -53,8 +53,8 @@ func (vt vectorType) add(x, y, z Op)    { bySize(vt, VADDPS, VADDPD)(x, y, z) }
 func (vt vectorType) mov(x, y Op)       { bySize(vt, VMOVUPS, VMOVUPD)(x, y) }
 func (vt vectorType) broadcast(m, v Op) { bySize(vt, VBROADCASTSS, VBROADCASTSD)(m, v) }
 
-// maskedLoad and maskedStore load and store the lanes that mask selects. Other lanes are loaded as 0. mask is an opmask on
-// AVX-512, a register of ones and zeros on AVX2.
+// maskedLoad and maskedStore load and store the lanes that mask selects. Other lanes are loaded as 0. mask is an opmask
+// on AVX-512, a register of ones and zeros on AVX2.
 
 func (vt vectorType) maskedLoad(m, mask, v Op) {
 	if vt.avx512() {
@@ -88,8 +88,8 @@ func readOnly(name string, n int, word func(i int) uint32) Mem {
 	return m
 }
 
-// maskTable returns memory with maskTableLanes lanes of ones, followed by as many lanes of zeros, for AVX2. The mask of the
-// first r lanes begins r lanes before the middle.
+// maskTable returns memory with maskTableLanes lanes of ones, followed by as many lanes of zeros, for AVX2. The mask of
+// the first r lanes begins r lanes before the middle.
 func (vt vectorType) maskTable() Mem {
 	words := maskTableLanes * vt.elemSize / 4
 	return readOnly(fmt.Sprintf("mask%d", 8*vt.elemSize), 2*words, func(i int) uint32 { return math.MaxUint32 * uint32(1-i/words) })
@@ -98,8 +98,8 @@ func (vt vectorType) maskTable() Mem {
 // maskTableLanes is the largest number of lanes that one call of masks covers on AVX2.
 const maskTableLanes = 32
 
-// masks returns a function that returns the mask of part u, of the given number of parts of partLanes lanes each. Together
-// the masks select the first r lanes of all parts.
+// masks returns a function that returns the mask of part u, of the given number of parts of partLanes lanes each.
+// Together the masks select the first r lanes of all parts.
 func (vt vectorType) masks(r GPVirtual, parts, partLanes int) func(u int) Op {
 	if vt.avx512() {
 		all := GP64()

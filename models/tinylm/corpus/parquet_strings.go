@@ -14,7 +14,8 @@ func errEncoding(e format.Encoding) error {
 	return fmt.Errorf("encoding %v, want PLAIN, a dictionary, DELTA_LENGTH_BYTE_ARRAY or DELTA_BYTE_ARRAY", e)
 }
 
-// plainDictionary is PLAIN_DICTIONARY, which format 1.0 of Parquet has for dictionaries and for the pages that refer to them.
+// plainDictionary is PLAIN_DICTIONARY, which format 1.0 of Parquet has for dictionaries and for the pages that refer to
+// them.
 const plainDictionary format.Encoding = 2
 
 // knowsEncoding reports whether an encoding may be one of a column that can be read. Old files list BIT_PACKED for

@@ -115,8 +115,8 @@ func (o *Options) flags() *flag.FlagSet {
 	return set
 }
 
-// Validate returns an error that names the option that is out of its range or does not fit the others. It opens neither files
-// nor devices.
+// Validate returns an error that names the option that is out of its range or does not fit the others. It opens neither
+// files nor devices.
 func (o *Options) Validate() (err error) {
 	if o == nil {
 		return errors.New("generate: no options")

@@ -52,7 +52,8 @@ func TestRepeatedWordsOfRandomSelection(t *testing.T) {
 	require.InEpsilon(t, sum.EvenAttention, sum.Attention, 0.01)
 }
 
-// TestWordQueries compares the queries that count with a list made by hand. Blocks have 4 tokens. A query selects 4 blocks, one of them freely.
+// TestWordQueries compares the queries that count with a list made by hand. Blocks have 4 tokens. A query selects 4
+// blocks, one of them freely.
 func TestWordQueries(t *testing.T) {
 	for _, c := range []struct {
 		name  string

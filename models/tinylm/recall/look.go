@@ -8,7 +8,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm/inspect"
 )
 
-// Vocabulary is the text of a Task's tokens: " dove=7" is a pair, " dove?" its question, "7" the answer, and fillers are dots.
+// Vocabulary is the text of a Task's tokens: " dove=7" is a pair, " dove?" its question, "7" the answer, and fillers
+// are dots.
 type Vocabulary struct{ Task }
 
 // AppendToken implements tinylm.Vocabulary.

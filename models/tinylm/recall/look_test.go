@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestVocabulary: keys have different names, and the text of a document has each question's name once more, in the pair of its answer.
+// TestVocabulary: keys have different names, and the text of a document has each question's name once more, in the pair
+// of its answer.
 func TestVocabulary(t *testing.T) {
 	names := map[string]bool{}
 	for key := range 1 << 16 {

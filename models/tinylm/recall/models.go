@@ -55,15 +55,15 @@ const (
 	spareBlocks = 3
 )
 
-// NewTask returns the task of a context and a number of pairs, a multiple of 16. It suits the models of all kinds. Its answers lie outside
-// of what NSA sees without selection: the window, the first block and the two newest blocks.
+// NewTask returns the task of a context and a number of pairs, a multiple of 16. It suits the models of all kinds. Its
+// answers lie outside of what NSA sees without selection: the window, the first block and the two newest blocks.
 func NewTask(context, pairs int) (Task, error) {
 	t := Task{Context: context, Pairs: pairs, Values: values, Questions: 2 * pairs, Skip: values, Gap: max(window, 2*values), Free: pairs/values + spareBlocks}
 	return t, t.Validate()
 }
 
-// Model returns the configuration of a model of one layer. The rotary embedding has a large base, so that it hardly rotates most of a key
-// within the context: a query finds keys by their content, not by their position.
+// Model returns the configuration of a model of one layer. The rotary embedding has a large base, so that it hardly
+// rotates most of a key within the context: a query finds keys by their content, not by their position.
 func (t Task) Model(k Kind) tinylm.Config {
 	c := tinylm.Config{Vocab: t.Vocab(), Context: t.Context, Layers: 1, NSAConfig: nn.NSAConfig{
 		Dim: 128, Heads: 2, KVHeads: 1, KeyDim: 64, ValueDim: 64, GateHidden: 16, RoPEBase: 1e18, NoSelected: k == WithoutSelected,

@@ -18,8 +18,8 @@ func tasks(t *testing.T) []Task {
 	}
 }
 
-// read finds the pairs, questions and answers of a document only by the order of the vocabulary: first the pairs (key, value), then the
-// questions of the keys, then the values.
+// read finds the pairs, questions and answers of a document only by the order of the vocabulary: first the pairs (key,
+// value), then the questions of the keys, then the values.
 type read struct {
 	at    map[int]int // position of each key's pair
 	value map[int]int
@@ -46,8 +46,9 @@ func readDocument(t *testing.T, task Task, d document) read {
 	return r
 }
 
-// TestDocuments reads documents back: questions are at the end, and their targets are the values of the pairs. In a block that has all
-// values each appears once. So a model that knows the block of a key, but not its pair, can only guess.
+// TestDocuments reads documents back: questions are at the end, and their targets are the values of the pairs. In a
+// block that has all values each appears once. So a model that knows the block of a key, but not its pair, can only
+// guess.
 func TestDocuments(t *testing.T) {
 	for _, task := range tasks(t) {
 		t.Run(fmt.Sprint(task), func(t *testing.T) {

@@ -28,7 +28,8 @@ func smallOptions(t *testing.T) Options {
 	return o
 }
 
-// TestCompare trains and evaluates models of all kinds. The loss falls, and a second call gives the same numbers and plots.
+// TestCompare trains and evaluates models of all kinds. The loss falls, and a second call gives the same numbers and
+// plots.
 func TestCompare(t *testing.T) {
 	task := testutil.Must(NewTask(256, 16))(t)
 	compare := func() (runs []Run, files map[string][]byte) {

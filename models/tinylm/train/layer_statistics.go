@@ -10,11 +10,12 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
-// statisticsTokens is roughly the number of tokens of a batch that recordLayers reads, so that it takes the host no longer than a step.
+// statisticsTokens is roughly the number of tokens of a batch that recordLayers reads, so that it takes the host no
+// longer than a step.
 const statisticsTokens = 4096
 
-// recordLayers records statistics of the NSA layers in the last evaluated batch: means of the gates, the entropy of their
-// shares, and which blocks were selected.
+// recordLayers records statistics of the NSA layers in the last evaluated batch: means of the gates, the entropy of
+// their shares, and which blocks were selected.
 func (r *runner) recordLayers() error {
 	values := map[string]float64{}
 	places := positions(r.Batch, r.Context, r.eval.CuSeqlens())
@@ -81,9 +82,9 @@ func positions(batch, seq int, cuSeqlens []int32) []int {
 	return list
 }
 
-// blockShares returns three shares of the selected blocks [B,S,groups,n]. forced is the share of blocks that every query selects: the
-// first one of its document and the two newest. Of the other blocks, local ones lie at least in part in the window of their query, and
-// far ones lie before it. Blocks of -1 do not count.
+// blockShares returns three shares of the selected blocks [B,S,groups,n]. forced is the share of blocks that every
+// query selects: the first one of its document and the two newest. Of the other blocks, local ones lie at least in part
+// in the window of their query, and far ones lie before it. Blocks of -1 do not count.
 func blockShares(blocks []int32, positions []int, groups, n, size, window int) (forced, local, far float64) {
 	for i, b := range blocks {
 		t := positions[i/(groups*n)]

@@ -16,13 +16,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// BenchmarkLayerStatistics times the statistics of gates and blocks of an evaluation, and training steps. It prints the share of the
-// statistics in a run with a given number of steps between evaluations:
+// BenchmarkLayerStatistics times the statistics of gates and blocks of an evaluation, and training steps. It prints the
+// share of the statistics in a run with a given number of steps between evaluations:
 //
 //	go test ./models/tinylm/train -run XXX -bench LayerStatistics -benchtime 20x
 //
-// Each of the 20 turns times a few steps, a batch of an evaluation with and without keeping the values, and the reading of the values. The
-// result has the medians; for the batches, the median of the difference. So other load on the machine affects all of them.
+// Each of the 20 turns times a few steps, a batch of an evaluation with and without keeping the values, and the reading
+// of the values. The result has the medians; for the batches, the median of the difference. So other load on the
+// machine affects all of them.
 func BenchmarkLayerStatistics(b *testing.B) {
 	for _, c := range []struct {
 		args  string

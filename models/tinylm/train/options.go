@@ -145,8 +145,8 @@ const maxTokens = tinylm.MaxTokens
 // maxSteps bounds the steps of a run: a float64 counts as far.
 const maxSteps = 1 << 53
 
-// Validate returns an error that names the option that is out of its range or does not fit the others. It is quick and opens
-// neither files nor devices.
+// Validate returns an error that names the option that is out of its range or does not fit the others. It is quick and
+// opens neither files nor devices.
 func (o *Options) Validate() error {
 	if o == nil {
 		return errors.New("train: no options")

@@ -11,21 +11,23 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// The attention ops share one contract. The inputs are q [B,S,Hq,D], k [B,T,Hkv,D] and v [B,T,Hkv,Dv]; query head i belongs to
-// group i/(Hq/Hkv). The sums run over the keys that the op's mask shows to a query:
+// The attention ops share one contract. The inputs are q [B,S,Hq,D], k [B,T,Hkv,D] and v [B,T,Hkv,Dv]; query head i
+// belongs to group i/(Hq/Hkv). The sums run over the keys that the op's mask shows to a query:
 //
 //	o   [B,S,Hq,Dv]  softmax(q·k/sqrt(D))·v, the main output
 //	lse [B,Hq,S]     natural log of the sum of exp(q·k/sqrt(D)), the second output
 //
-// A query that sees no key, or whose logits all overflow to -Inf, gets o = 0 and lse = -Inf and passes no gradient on. Keys and values
-// that a query does not see change no bit of its results, not even if they are NaN or infinite. No gradient flows through lse.
+// A query that sees no key, or whose logits all overflow to -Inf, gets o = 0 and lse = -Inf and passes no gradient on.
+// Keys and values that a query does not see change no bit of its results, not even if they are NaN or infinite. No
+// gradient flows through lse.
 //
-// The gradient ops recompute the softmax from lse, as FlashAttention does (arXiv 2205.14135 and 2307.08691). If lse is too large
-// for that, they recompute it from the scores (see rowStats). Time is proportional to the visible pairs, memory to S.
+// The gradient ops recompute the softmax from lse, as FlashAttention does (arXiv 2205.14135 and 2307.08691). If lse is
+// too large for that, they recompute it from the scores (see rowStats). Time is proportional to the visible pairs,
+// memory to S.
 
-// LSE returns the second output of an attention op, [B,Hq,S]: for each query the natural log of the sum of the exponentials of
-// its scaled logits, -Inf if the query sees no key. o is a node that CompressedAttention, SelectedAttention, SlidingWindow or
-// CausalAttention returned. Any other node is an error.
+// LSE returns the second output of an attention op, [B,Hq,S]: for each query the natural log of the sum of the
+// exponentials of its scaled logits, -Inf if the query sees no key. o is a node that CompressedAttention,
+// SelectedAttention, SlidingWindow or CausalAttention returned. Any other node is an error.
 func LSE(o *gorgonia.Node) (*gorgonia.Node, error) {
 	if o == nil {
 		return nil, fmt.Errorf("ops: LSE of a nil node")
@@ -70,9 +72,9 @@ func infer(in []spec.Operand, kName, vName string, rows func(s int) int, more ..
 		cmp.Or(spec.WantShape(vName, v, k[0], k[1], k[2], v[3]), spec.CheckTable(table, q[0], q[1]))
 }
 
-// attentionFLOPs returns the operations of attention. In each head of q [B,S,Hq,D], each pair of a query and a key that it sees
-// costs perKey operations for each element of the key and perValue for each element of the value: 2 and 2 in the forward op,
-// 6 and 4 in the gradient.
+// attentionFLOPs returns the operations of attention. In each head of q [B,S,Hq,D], each pair of a query and a key that
+// it sees costs perKey operations for each element of the key and perValue for each element of the value: 2 and 2 in
+// the forward op, 6 and 4 in the gradient.
 func attentionFLOPs(a Forward, in []spec.Operand, perKey, perValue float64) float64 {
 	q, v := in[0].Shape, in[2].Shape
 	return float64(q[0]*q[2]) * a.pairs(in) * (perKey*float64(q[3]) + perValue*float64(v[3]))
@@ -80,6 +82,7 @@ func attentionFLOPs(a Forward, in []spec.Operand, perKey, perValue float64) floa
 
 // mask lists the keys that a query sees, in runs of adjoining keys.
 type mask interface {
-	// nextRun returns the first run [lo,hi) of keys that query t of group g sees, at or after key from. lo >= hi if there is none.
+	// nextRun returns the first run [lo,hi) of keys that query t of group g sees, at or after key from. lo >= hi if
+	// there is none.
 	nextRun(seq spec.Sequence, g, t, from int) (lo, hi int)
 }

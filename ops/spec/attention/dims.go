@@ -9,7 +9,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// dims are the sizes of an attention op. Methods name a query or a key by its sequence and its position in that sequence.
+// dims are the sizes of an attention op. Methods name a query or a key by its sequence and its position in that
+// sequence.
 type dims struct {
 	b              int // batch
 	queryHeads     int // Hq: query heads
@@ -21,8 +22,8 @@ type dims struct {
 	spec.Sequences     // the queries are the tokens
 }
 
-// maxTileRows bounds the rows of a tile, unless one query of a group has more: the rows are the heads of the group at a few adjoining
-// queries. It is a multiple of 6, the number of rows of the widest register tile of cpu.Tile.
+// maxTileRows bounds the rows of a tile, unless one query of a group has more: the rows are the heads of the group at a
+// few adjoining queries. It is a multiple of 6, the number of rows of the widest register tile of cpu.Tile.
 const maxTileRows = 60
 
 // dimsOf returns the sizes of q [B,S,Hq,D], k [B,T,Hkv,D] and v [B,T,Hkv,Dv], which infer has accepted. Each row of the
@@ -33,8 +34,8 @@ func dimsOf(q, k, v tensor.Shape) dims {
 		Sequences: spec.SequencesOf(nil, q[1], k[1], spec.CompressionBlocks{})}
 }
 
-// splitDims returns the inputs q, k, v, ... and their sizes. It removes input n if that is a table of documents. c are the blocks of
-// the keys.
+// splitDims returns the inputs q, k, v, ... and their sizes. It removes input n if that is a table of documents. c are
+// the blocks of the keys.
 func splitDims(in []spec.Arg, n int, c spec.CompressionBlocks) ([]spec.Arg, dims) {
 	in, table := spec.SplitTable(in, n)
 	a := dimsOf(in[0].Shape, in[1].Shape, in[2].Shape)
@@ -47,12 +48,14 @@ func (a dims) queryAt(seq spec.Sequence, g, t, c int) int {
 	return ((seq.Row*a.RowTokens+seq.FirstToken+t)*a.queryHeads + g*a.h) * c
 }
 
-// keyAt returns the offset in an array [B,T,Hkv,c] of the row of a key of group g. The next key lies groups*c elements further.
+// keyAt returns the offset in an array [B,T,Hkv,c] of the row of a key of group g. The next key lies groups*c elements
+// further.
 func (a dims) keyAt(seq spec.Sequence, g, key, c int) int {
 	return ((seq.Row*a.RowKeys+seq.FirstKey+key)*a.groups + g) * c
 }
 
-// statAt returns the offset in an array [B,Hq,S] of query t of the first head of group g. The next head lies rowTokens elements further.
+// statAt returns the offset in an array [B,Hq,S] of query t of the first head of group g. The next head lies rowTokens
+// elements further.
 func (a dims) statAt(seq spec.Sequence, g, t int) int {
 	return (seq.Row*a.queryHeads+g*a.h)*a.RowTokens + seq.FirstToken + t
 }
@@ -60,7 +63,8 @@ func (a dims) statAt(seq spec.Sequence, g, t int) int {
 // SoftmaxScale is 1/sqrt(D).
 func SoftmaxScale[T cpu.Float](d int) T { return T(1 / math.Sqrt(float64(d))) }
 
-// overlap returns the part of the run [lo,hi) that lies in [from,to), relative to from. If it is empty, both results are equal.
+// overlap returns the part of the run [lo,hi) that lies in [from,to), relative to from. If it is empty, both results
+// are equal.
 func overlap(lo, hi, from, to int) (int, int) {
 	lo = min(max(lo, from), to)
 	return lo - from, max(lo, min(hi, to)) - from
@@ -77,8 +81,8 @@ func bindGroups(k *cpu.Kernel, a dims, n int, f func(b, g, piece int, w *cpu.Wor
 	})
 }
 
-// bindQueries adds to k a phase that calls f, for each group, with runs [t0,t1) of at most size queries of a sequence. The newest
-// queries come first, since they may see the most keys.
+// bindQueries adds to k a phase that calls f, for each group, with runs [t0,t1) of at most size queries of a sequence.
+// The newest queries come first, since they may see the most keys.
 func bindQueries(k *cpu.Kernel, a dims, size int, f func(seq spec.Sequence, g, t0, t1 int, w *cpu.Worker)) {
 	n := cpu.CeilDiv(a.RowTokens, size)
 	bindGroups(k, a, n, func(b, g, piece int, w *cpu.Worker) {

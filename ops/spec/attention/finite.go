@@ -8,8 +8,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// finiteTiles holds 1 for each tile of keys or values whose numbers are finite in all groups, else 0: int32 [B,tiles]. The tiles
-// count from the start of a row of the batch.
+// finiteTiles holds 1 for each tile of keys or values whose numbers are finite in all groups, else 0: int32 [B,tiles].
+// The tiles count from the start of a row of the batch.
 type finiteTiles struct {
 	buf   *cpu.Buf
 	tiles int
@@ -51,8 +51,9 @@ type weightedRows[T cpu.Float] struct {
 
 // addTo adds the product to dst [m,c].
 //
-// A weight that is not visible is 0, but 0 times NaN is NaN. So, unless areFinite, addTo replaces the rows that are not finite by zeros
-// in the product, which changes no bit of its other terms. It then adds these rows where they are visible. scratch holds n*c numbers.
+// A weight that is not visible is 0, but 0 times NaN is NaN. So, unless areFinite, addTo replaces the rows that are not
+// finite by zeros in the product, which changes no bit of its other terms. It then adds these rows where they are
+// visible. scratch holds n*c numbers.
 func (x weightedRows[T]) addTo(dst []T, areFinite bool, scratch []T) {
 	if areFinite {
 		cpu.TileAdd(x.m, x.c, x.n, x.w, x.rs, x.cs, x.rows, x.ld, dst, x.c)

@@ -34,8 +34,8 @@ func GradInputs[A any](in []A) (oOrDelta, lse, do A) {
 // SetDelta replaces o by delta among the inputs of an Grad, see WithDelta.
 func SetDelta[A any](in []A, delta A) { in[len(in)-3] = delta }
 
-// WithDelta returns a Spec that computes the same gradient of an attention op from delta instead of o, see
-// GradInputs. pointwise.GatedSumGrad, which computes do and reads o, can compute delta as well. The result is false if grad is no
+// WithDelta returns a Spec that computes the same gradient of an attention op from delta instead of o, see GradInputs.
+// pointwise.GatedSumGrad, which computes do and reads o, can compute delta as well. The result is false if grad is no
 // gradient of an attention op or already takes delta.
 func WithDelta(grad spec.Spec) (spec.Spec, bool) {
 	if op, ok := grad.(interface{ withDelta() (spec.Spec, bool) }); ok {
@@ -70,9 +70,9 @@ func (op Grad[F]) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	op.Forward.bindGrad(k, op.Delta, in, out)
 }
 
-// backward is the common part of the gradients of all attention ops. A piece of work writes the dq of some queries, or the dk and dv
-// of some keys; both recompute the scores. Only one piece writes an element of an output, so the bits do not depend on the
-// order of execution.
+// backward is the common part of the gradients of all attention ops. A piece of work writes the dq of some queries, or
+// the dk and dv of some keys; both recompute the scores. Only one piece writes an element of an output, so the bits do
+// not depend on the order of execution.
 type backward[T cpu.Float] struct {
 	dims
 	q, k, v, do         spec.Arg
@@ -89,9 +89,10 @@ type backward[T cpu.Float] struct {
 	finiteRows cpu.Region[T] // scratch of weightedRows.addTo
 }
 
-// newBackward adds to k the phases that prepare the gradient: they transpose keys and values and compute the numbers of the rows. The
-// caller adds the phases that compute the gradient. in is q, k, v, ..., o or delta, lse, do, out is dq, dk, dv. scores is the largest
-// number of scores that a worker holds at a time, keys the largest number of keys that keyGrad gets.
+// newBackward adds to k the phases that prepare the gradient: they transpose keys and values and compute the numbers of
+// the rows. The caller adds the phases that compute the gradient. in is q, k, v, ..., o or delta, lse, do, out is dq,
+// dk, dv. scores is the largest number of scores that a worker holds at a time, keys the largest number of keys that
+// keyGrad gets.
 func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, takesDelta bool, in, out []spec.Arg) backward[T] {
 	oOrDelta, lse, do := GradInputs(in)
 	keyTiles, valueTiles := bindTranspose[T](k, a, in[1]), bindTranspose[T](k, a, in[2])
@@ -116,9 +117,9 @@ func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, t
 	return f
 }
 
-// keyGrad writes the dk and dv of the keys [lo,hi) of a sequence and a group. They come from the n queries that may see any of
-// these keys: query(i) returns the i-th of them, in ascending order. keysOf(t) returns a run of keys; query t sees exactly those
-// of [lo,hi) that are in the run.
+// keyGrad writes the dk and dv of the keys [lo,hi) of a sequence and a group. They come from the n queries that may see
+// any of these keys: query(i) returns the i-th of them, in ascending order. keysOf(t) returns a run of keys; query t
+// sees exactly those of [lo,hi) that are in the run.
 func (f *backward[T]) keyGrad(seq spec.Sequence, g, lo, hi, n int, query func(i int) int, keysOf func(t int) (lo, hi int), w *cpu.Worker) {
 	keys := hi - lo
 	q, do, s, dp, finiteRows := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w), f.finiteRows.Local(w)

@@ -8,8 +8,8 @@ import (
 // keyTile is the number of keys of a transposed tile: the columns of the widest register tile of cpu.Tile in float32.
 const keyTile = 64
 
-// transposed holds keys or values transposed: T*c elements for each group of each row of the batch. Each sequence is cut into tiles
-// of its own, [c,n]. n is keyTile, or less in the last tile.
+// transposed holds keys or values transposed: T*c elements for each group of each row of the batch. Each sequence is
+// cut into tiles of its own, [c,n]. n is keyTile, or less in the last tile.
 type transposed[T cpu.Float] struct {
 	dims
 	buf *cpu.Buf

@@ -88,8 +88,8 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p spec.Params, in, out []spec.Arg) {
 	bindQueries(k, a, a.tileQueries, f.tile)
 }
 
-// FoldWeights returns the weights of the compression blocks j*l'/d - l/d + 1, ... in the score of selection block j: the number of
-// tokens that they share with it, divided by d. For l, d, l' = 32, 16, 64 the weights are 1, 2, 2, 2, 1.
+// FoldWeights returns the weights of the compression blocks j*l'/d - l/d + 1, ... in the score of selection block j:
+// the number of tokens that they share with it, divided by d. For l, d, l' = 32, 16, 64 the weights are 1, 2, 2, 2, 1.
 func FoldWeights[T cpu.Float](p spec.Params) []T {
 	l, lp := p.BlockLen/p.Stride, p.SelectBlock/p.Stride
 	w := make([]T, l+lp-1)
@@ -148,8 +148,8 @@ type TopBlocks[T cpu.Float] struct {
 	Weights []T // see FoldWeights; not needed if all blocks are selected
 }
 
-// Choose sets idx to the blocks of a query. own is the query's own block, probs the summed probabilities of the compression blocks
-// that the query sees. scores has room for all selection blocks, best and blocks for n.
+// Choose sets idx to the blocks of a query. own is the query's own block, probs the summed probabilities of the
+// compression blocks that the query sees. scores has room for all selection blocks, best and blocks for n.
 func (f *TopBlocks[T]) Choose(idx []int32, own int, probs, scores, best []T, blocks []int32) {
 	if !f.SelectsByScore(own) { // all blocks
 		for j := range idx {
@@ -183,10 +183,11 @@ func (f *TopBlocks[T]) Choose(idx []int32, own int, probs, scores, best []T, blo
 	slices.Sort(idx[1 : n+1])
 }
 
-// fold sets scores[j-1] to the score of selection block j, for j = 1, 2, ...: the weighted sum of the probabilities of the
-// compression blocks that share tokens with block j. probs holds the probabilities of the blocks that the query sees. The terms are added
-// from both ends inwards. So equal probabilities give equal bits to two blocks of equal weights, of which one lacks the first terms,
-// before token 0, and the other one the last, which the query does not see.
+// fold sets scores[j-1] to the score of selection block j, for j = 1, 2, ...: the weighted sum of the probabilities of
+// the compression blocks that share tokens with block j. probs holds the probabilities of the blocks that the query
+// sees. The terms are added from both ends inwards. So equal probabilities give equal bits to two blocks of equal
+// weights, of which one lacks the first terms, before token 0, and the other one the last, which the query does not
+// see.
 func (f *TopBlocks[T]) fold(scores, probs []T) {
 	for j := range scores {
 		var sum T

@@ -63,8 +63,8 @@ type SelectedGrad = Grad[Selected]
 
 func (Selected) CheckedInput() int { return 3 }
 
-// Check does not read the table of documents, so it allows the blocks of a whole row. No query sees a block past the end of its
-// document.
+// Check does not read the table of documents, so it allows the blocks of a whole row. No query sees a block past the
+// end of its document.
 func (op Selected) Check(in []spec.Operand, b *cpu.Buf) error {
 	return newSelectedBlocks(dimsOf(in[0].Shape, in[1].Shape, in[2].Shape), op.SelectBlock, spec.Arg{Operand: in[3], Buf: b}).Check()
 }
@@ -77,7 +77,8 @@ type selectedBlocks struct {
 	idx  spec.Arg // int32 [B,S,Hkv,n]
 }
 
-// newSelectedBlocks returns the blocks of the given size that idx names. A size larger than the tokens of a row is cut to these.
+// newSelectedBlocks returns the blocks of the given size that idx names. A size larger than the tokens of a row is cut
+// to these.
 func newSelectedBlocks(a dims, size int, idx spec.Arg) selectedBlocks {
 	return selectedBlocks{a, min(size, a.RowTokens), idx.Shape[3], idx}
 }
@@ -127,8 +128,8 @@ func (c selectedBlocks) contains(seq spec.Sequence, g, t, key int) bool {
 	return slices.Contains(c.list(seq, g, t), int32(key/c.size))
 }
 
-// hide replaces the scores of keys whose block query t has not selected. x holds the scores of the keys from key from on; the new
-// scores come from values, whose elements are all equal.
+// hide replaces the scores of keys whose block query t has not selected. x holds the scores of the keys from key from
+// on; the new scores come from values, whose elements are all equal.
 func hide[T cpu.Float](c *selectedBlocks, seq spec.Sequence, g, t, from int, x, values []T) {
 	end := 0 // end in x of the selected block before
 	for _, j := range c.startedBlocks(seq, g, t) {
@@ -176,19 +177,21 @@ func (c selectedBlocks) errorAt(at int, format string, args ...any) error {
 	return fmt.Errorf("idx of batch %d, query %d, group %d: %w", b, t, g, fmt.Errorf(format, args...))
 }
 
-// runsAsSpan reports whether the kernels of spans compute a sequence of s tokens: it is so short that its queries select a good part
-// of the keys that they may see. Adjoining queries then share tiles of all these keys, and each query hides the keys that it has not selected. The products of such
-// tiles are several times as fast as those of the few heads of one query.
+// runsAsSpan reports whether the kernels of spans compute a sequence of s tokens: it is so short that its queries
+// select a good part of the keys that they may see. Adjoining queries then share tiles of all these keys, and each
+// query hides the keys that it has not selected. The products of such tiles are several times as fast as those of the
+// few heads of one query.
 func (c selectedBlocks) runsAsSpan(s int) bool { return s <= shortSequence && s <= 3*c.n*c.size }
 
-// anyRunsAsSpan and anyRunsByList report which kernels a batch needs: those of spans for sequences that run as a span, those that
-// walk over the lists of selected blocks for all others. Documents have any length, so with documents both are true.
+// anyRunsAsSpan and anyRunsByList report which kernels a batch needs: those of spans for sequences that run as a span,
+// those that walk over the lists of selected blocks for all others. Documents have any length, so with documents both
+// are true.
 func (c selectedBlocks) anyRunsAsSpan() bool { return c.HasDocuments() || c.runsAsSpan(c.RowTokens) }
 
 func (c selectedBlocks) anyRunsByList() bool { return c.HasDocuments() || !c.runsAsSpan(c.RowTokens) }
 
-// selectedForward is attention over selected blocks. The heads of a group at one query are the rows of a tile. A worker holds the
-// scores of all selected keys at once.
+// selectedForward is attention over selected blocks. The heads of a group at one query are the rows of a tile. A worker
+// holds the scores of all selected keys at once.
 type selectedForward[T cpu.Float] struct {
 	selectedBlocks
 	q, v, o, lse spec.Arg

@@ -5,7 +5,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// inverseIndex lists, for each block of each group, the queries that have selected the block and see some of its keys, in ascending order.
+// inverseIndex lists, for each block of each group, the queries that have selected the block and see some of its keys,
+// in ascending order.
 type inverseIndex struct {
 	selectedBlocks
 	queries *cpu.Buf // int32 [B,Hkv,S*n]: the lists of a group, one after the other
@@ -41,16 +42,16 @@ func (x inverseIndex) queriesOf(seq spec.Sequence, g, j int) []int32 {
 	return spec.ListOf(queries, ends, j)
 }
 
-// selectedBackward is the gradient of attention over selected blocks. A piece of work writes the dq of adjoining queries, or the
-// dk and dv of one block. inverse lists the queries of the block.
+// selectedBackward is the gradient of attention over selected blocks. A piece of work writes the dq of adjoining
+// queries, or the dk and dv of one block. inverse lists the queries of the block.
 type selectedBackward[T cpu.Float] struct {
 	backward[T]
 	selected selectedBlocks
 	inverse  inverseIndex
 }
 
-// bindSelectedGrad adds to k the phases of the gradient of bindSelected: in is q, k, v, idx, o or delta, lse, do, out is
-// dq, dk, dv.
+// bindSelectedGrad adds to k the phases of the gradient of bindSelected: in is q, k, v, idx, o or delta, lse, do, out
+// is dq, dk, dv.
 func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in, out []spec.Arg) {
 	in, a := splitDims(in, 4, spec.CompressionBlocks{})
 	c := newSelectedBlocks(a, block, in[3])
@@ -101,8 +102,8 @@ func (f *selectedBackward[T]) queries(seq spec.Sequence, g, first, end int, w *c
 	}
 }
 
-// gradBlocks computes the dk and dv of the blocks that begin in a piece of a row, from the queries that selected these blocks. The first
-// pieces hold block 0 of every group: all queries select block 0, so it is the most work.
+// gradBlocks computes the dk and dv of the blocks that begin in a piece of a row, from the queries that selected these
+// blocks. The first pieces hold block 0 of every group: all queries select block 0, so it is the most work.
 func (f *selectedBackward[T]) gradBlocks(piece int, w *cpu.Worker) {
 	batchGroups := f.b * f.groups
 	j, b, g := piece/batchGroups, piece%batchGroups/f.groups, piece%f.groups

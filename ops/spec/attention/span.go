@@ -4,9 +4,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// span is the mask of the ops whose queries see one run of keys. Key i is the block of tokens [i*stride, i*stride+blockLen). A query
-// may see it if the query is at or after the block's last token. A key that is a token is a block of one token; of these a query sees
-// the window newest ones. If window is S or more, it hides no key.
+// span is the mask of the ops whose queries see one run of keys. Key i is the block of tokens [i*stride,
+// i*stride+blockLen). A query may see it if the query is at or after the block's last token. A key that is a token is a
+// block of one token; of these a query sees the window newest ones. If window is S or more, it hides no key.
 type span struct{ blockLen, stride, window int }
 
 // tokenSpan returns the span of queries that see their window newest tokens.
@@ -17,7 +17,8 @@ func (m span) keys(t int) (lo, hi int) {
 	return max(0, t+1-m.window), spec.NumVisible(t, m.blockLen, m.stride)
 }
 
-// keysOfTile returns a run of keys that holds all keys of the queries [t0,t1). It begins at a multiple of 16, the start of a vector.
+// keysOfTile returns a run of keys that holds all keys of the queries [t0,t1). It begins at a multiple of 16, the start
+// of a vector.
 func (m span) keysOfTile(t0, t1 int) (lo, hi int) {
 	lo, _ = m.keys(t0)
 	_, hi = m.keys(t1 - 1)

@@ -28,8 +28,8 @@ func bindSpan[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []spec.Arg)
 	bindQueries(k, a, a.tileQueries, f.tile)
 }
 
-// newSpanForward adds to k the phases that prepare attention under mask: they transpose the keys and test the values. The caller adds
-// the phase that calls tile.
+// newSpanForward adds to k the phases that prepare attention under mask: they transpose the keys and test the values.
+// The caller adds the phase that calls tile.
 func newSpanForward[T cpu.Float](k *cpu.Kernel, a dims, mask maskedSpan, in, out []spec.Arg) *spanForward[T] {
 	keys, finiteVals := bindTranspose[T](k, a, in[1]), bindFinite[T](k, in[2])
 	f := &spanForward[T]{

@@ -5,16 +5,16 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// spanBackward is the gradient of attention under a span. It has two variants. In the first, a tile of rows writes its dq and a
-// tile of keys writes its dk and dv.
+// spanBackward is the gradient of attention under a span. It has two variants. In the first, a tile of rows writes its
+// dq and a tile of keys writes its dk and dv.
 //
-// In the second, the queries of a sequence are cut into parts. A part writes the dq of its queries, and has its own dk and dv
-// for all keys, which are summed at the end. The scores are then computed once instead of twice, and the work is parallel over
-// queries instead of keys.
+// In the second, the queries of a sequence are cut into parts. A part writes the dq of its queries, and has its own dk
+// and dv for all keys, which are summed at the end. The scores are then computed once instead of twice, and the work is
+// parallel over queries instead of keys.
 //
-// A sequence with at least minQueriesPerKey times as many queries as keys (compressed attention) is cut into parts: as many as it has queries
-// for each key, at most maxParts, so that the dk of all parts are no larger than q. A short sequence with as many keys as tokens
-// is cut into shortParts.
+// A sequence with at least minQueriesPerKey times as many queries as keys (compressed attention) is cut into parts: as
+// many as it has queries for each key, at most maxParts, so that the dk of all parts are no larger than q. A short
+// sequence with as many keys as tokens is cut into shortParts.
 type spanBackward[T cpu.Float] struct {
 	backward[T]
 	maskedSpan
@@ -69,8 +69,8 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool
 	spec.BindClearUnused[T](k, a.Sequences, f.gradK, f.gradV)
 }
 
-// newSpanBackward adds to k the phases that prepare the gradient under mask, beside those of newBackward: they test the keys and, with
-// blocks, the values. The caller adds the phases that compute the gradient.
+// newSpanBackward adds to k the phases that prepare the gradient under mask, beside those of newBackward: they test the
+// keys and, with blocks, the values. The caller adds the phases that compute the gradient.
 func newSpanBackward[T cpu.Float](k *cpu.Kernel, b backward[T], mask maskedSpan) *spanBackward[T] {
 	finiteKeys := bindFinite[T](k, b.k)
 	f := &spanBackward[T]{
@@ -121,14 +121,14 @@ func (f *spanBackward[T]) bindParts(k *cpu.Kernel) {
 	})
 }
 
-// partsAt returns the row of partsK at which the parts of a sequence and a group begin. A sequence has rows in proportion to its
-// number of tokens.
+// partsAt returns the row of partsK at which the parts of a sequence and a group begin. A sequence has rows in
+// proportion to its number of tokens.
 func (f *spanBackward[T]) partsAt(seq spec.Sequence, g int) int {
 	return (seq.Row*f.groups+g)*f.partRows + seq.FirstToken*(f.partRows/f.RowTokens)
 }
 
-// queryPart computes part i of n: the dq of every n-th tile of rows of a group, from tile i on, and what these rows add to dk and
-// dv.
+// queryPart computes part i of n: the dq of every n-th tile of rows of a group, from tile i on, and what these rows add
+// to dk and dv.
 func (f *spanBackward[T]) queryPart(seq spec.Sequence, g, i, n int, w *cpu.Worker) {
 	at := f.partsAt(seq, g) + i*seq.Keys
 	dk := cpu.Slice[T](f.partsK)[at*f.keyDim:][:seq.Keys*f.keyDim]
@@ -140,7 +140,8 @@ func (f *spanBackward[T]) queryPart(seq spec.Sequence, g, i, n int, w *cpu.Worke
 	}
 }
 
-// sumOfParts adds up the n parts of the keys [from,to), in order, and writes the sums to x [B,T,Hkv,c]. It overwrites the first part.
+// sumOfParts adds up the n parts of the keys [from,to), in order, and writes the sums to x [B,T,Hkv,c]. It overwrites
+// the first part.
 func (f *spanBackward[T]) sumOfParts(x spec.Arg, parts *cpu.Buf, seq spec.Sequence, g, from, to, n, c int) {
 	rows, dst := cpu.Slice[T](parts)[(f.partsAt(seq, g)+from)*c:], cpu.Slice[T](x.Buf)
 	sum := rows[:(to-from)*c]
@@ -152,8 +153,8 @@ func (f *spanBackward[T]) sumOfParts(x spec.Arg, parts *cpu.Buf, seq spec.Sequen
 	}
 }
 
-// rowGrad computes the dq of the queries [t0,t1) of a group. It adds the terms of these queries to dk [t,D] and dv [t,Dv], unless
-// dk is nil.
+// rowGrad computes the dq of the queries [t0,t1) of a group. It adds the terms of these queries to dk [t,D] and dv
+// [t,Dv], unless dk is nil.
 func (f *spanBackward[T]) rowGrad(seq spec.Sequence, g, t0, t1 int, dk, dv []T, w *cpu.Worker) {
 	rows := (t1 - t0) * f.h
 	q, do, dq := f.rowsQ.Local(w), f.rowsDO.Local(w), f.rowsDQ.Local(w)[:rows*f.keyDim]

@@ -8,11 +8,12 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
 )
 
-// rowStats holds three numbers of each row, max, logSum and delta: [B,Hkv,S,h,3], in the order of the rows of a tile. The gradient
-// recomputes from them the probabilities p = exp((q·k - max)*scale - logSum) and the differences dp - delta.
+// rowStats holds three numbers of each row, max, logSum and delta: [B,Hkv,S,h,3], in the order of the rows of a tile.
+// The gradient recomputes from them the probabilities p = exp((q·k - max)*scale - logSum) and the differences dp -
+// delta.
 //
-// Usually max is 0 and logSum is lse. A large lse is too coarse to contain the log of the sum; max and logSum are then computed
-// from the scores. A row that sees no key has logSum = +Inf, so that p = 0.
+// Usually max is 0 and logSum is lse. A large lse is too coarse to contain the log of the sum; max and logSum are then
+// computed from the scores. A row that sees no key has logSum = +Inf, so that p = 0.
 type rowStats[T cpu.Float] struct {
 	dims
 	buf *cpu.Buf
@@ -105,8 +106,8 @@ func (st rowStats[T]) bindCopyDelta(k *cpu.Kernel, delta spec.Arg) {
 	})
 }
 
-// finite reports whether q and do are finite in the rows [first,end) of a group. It needs only their numbers: if q is not finite,
-// neither is lse, and if do is not finite, neither is delta.
+// finite reports whether q and do are finite in the rows [first,end) of a group. It needs only their numbers: if q is
+// not finite, neither is lse, and if do is not finite, neither is delta.
 func (st rowStats[T]) finite(rows []T, first, end int) bool {
 	return finite(rows[first*rowNumbers : end*rowNumbers])
 }

@@ -42,8 +42,8 @@ func (op Mean) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia
 }
 
 // MeanGrad is the Spec of the gradient of CompressMean: dy [B,Nc,Hkv,D] and optionally a table of documents -> dx
-// [B,S,Hkv,D]. The dx of a token is the sum of dy/l over the blocks that cover it, in ascending order. Tokens after the last
-// block get zero.
+// [B,S,Hkv,D]. The dx of a token is the sum of dy/l over the blocks that cover it, in ascending order. Tokens after the
+// last block get zero.
 type MeanGrad struct {
 	BlockLen int // l, as in Mean
 	Stride   int // d, as in Mean
@@ -89,8 +89,9 @@ func compressionOf(x tensor.Shape, c spec.CompressionBlocks, table []spec.Arg) c
 // width returns the number of elements of a token, over all heads.
 func (c compression) width() int { return c.h * c.d }
 
-// covering returns the positions [first,end) of the blocks that cover token i, and at, the token's index in the first of these blocks;
-// in each later block the index is stride less. Positions and tokens count over all rows: up to b*rowKeys and b*rowTokens.
+// covering returns the positions [first,end) of the blocks that cover token i, and at, the token's index in the first
+// of these blocks; in each later block the index is stride less. Positions and tokens count over all rows: up to
+// b*rowKeys and b*rowTokens.
 func (c compression) covering(i int) (first, end, at int) {
 	seq := c.OfToken(i/c.RowTokens, i%c.RowTokens)
 	t := i%c.RowTokens - seq.FirstToken
@@ -99,7 +100,8 @@ func (c compression) covering(i int) (first, end, at int) {
 	return from + first, from + min(seq.Keys, t/c.Stride+1), t - first*c.Stride
 }
 
-// token returns the first token of the block at position p, or -1 if there is no block. Both count over all rows, as in covering.
+// token returns the first token of the block at position p, or -1 if there is no block. Both count over all rows, as in
+// covering.
 func (c compression) token(p int) int {
 	b, i := p/c.RowKeys, p%c.RowKeys
 	seq, ok := c.OfKey(b, i)

@@ -13,8 +13,8 @@ import (
 )
 
 // MLP is the Spec of CompressMLP: x, pe, w1, w2 and optionally a table of documents -> y, hidden. The second output
-// [B,Nc,Hkv,hidden] is W1·vec(block+pe), saved for the gradient. It is small, about hidden/(d*D) times the size of x. Without it
-// the gradient would compute the largest product again.
+// [B,Nc,Hkv,hidden] is W1·vec(block+pe), saved for the gradient. It is small, about hidden/(d*D) times the size of x.
+// Without it the gradient would compute the largest product again.
 type MLP struct {
 	BlockLen int // l: tokens of a block
 	Stride   int // d: tokens between the starts of two blocks
@@ -112,8 +112,8 @@ func bindCompressMLP[T cpu.Float](k *cpu.Kernel, c compression, in, out []spec.A
 	cpu.Products[T](k, cpu.Product{M: rows, N: c.d, TransB: true, Terms: []cpu.Term{{K: width, A: act.Buf, B: w2.Buf}}, C: y.Buf})
 }
 
-// bindCompressMLPGrad goes back through the second product, the SiLU and the first product. One piece of work adds up all the dx
-// of a token.
+// bindCompressMLPGrad goes back through the second product, the SiLU and the first product. One piece of work adds up
+// all the dx of a token.
 func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c compression, in, out []spec.Arg) {
 	x, pe, w1, w2, hidden, dy := in[0], in[1], in[2], in[3], in[4], in[5]
 	dx, dpe, dw1, dw2 := out[0], out[1], out[2], out[3]
@@ -171,7 +171,8 @@ type blockRows[T cpu.Float] struct {
 	rows  *cpu.Buf // rows of one part: [size*Hkv,l*D]
 }
 
-// newBlockRows cuts the blocks into parts of about 4 Mi elements, but at most 8 parts, since each part needs products of its own.
+// newBlockRows cuts the blocks into parts of about 4 Mi elements, but at most 8 parts, since each part needs products
+// of its own.
 func newBlockRows[T cpu.Float](k *cpu.Kernel, c compression, x, pe spec.Arg) blockRows[T] {
 	const partElements, maxParts = 4 << 20, 8
 	n := c.b * c.RowKeys
@@ -207,7 +208,8 @@ func (g blockRows[T]) bindGather(i int) int {
 	return (to - from) * g.h
 }
 
-// bindScatter adds a phase for the rows of part i, which are gradients now: it adds them to the dx of the tokens that they came from.
+// bindScatter adds a phase for the rows of part i, which are gradients now: it adds them to the dx of the tokens that
+// they came from.
 func (g blockRows[T]) bindScatter(i int, dx spec.Arg) {
 	from, to := g.part(i)
 	cols := g.BlockLen * g.d
@@ -226,7 +228,8 @@ func (g blockRows[T]) bindScatter(i int, dx spec.Arg) {
 	})
 }
 
-// bindView returns a cell for the rows of part i in b [B*Nc*Hkv,width]. It adds a phase that sets the cell in every run.
+// bindView returns a cell for the rows of part i in b [B*Nc*Hkv,width]. It adds a phase that sets the cell in every
+// run.
 func (g blockRows[T]) bindView(i int, b *cpu.Buf, width int) *cpu.Buf {
 	from, to := g.part(i)
 	view := new(cpu.Buf)

@@ -11,11 +11,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// Step is the Spec of one step of decoding with a KVCache. Each sequence gets one new token. The op stores the token's keys and
-// values in the cache, and the token attends to the tokens before it and to itself. The op computes everything between the input
-// projections and the output projection of a layer. The result is that of RoPE, compression, the three branches, the block selection
-// and GatedSum over the whole sequence, for the last token (arXiv 2502.11089). But the op reads only the keys that this token needs.
-// With n the number of branches of the layer, the inputs are
+// Step is the Spec of one step of decoding with a KVCache. Each sequence gets one new token. The op stores the token's
+// keys and values in the cache, and the token attends to the tokens before it and to itself. The op computes everything
+// between the input projections and the output projection of a layer. The result is that of RoPE, compression, the
+// three branches, the block selection and GatedSum over the whole sequence, for the last token (arXiv 2502.11089). But
+// the op reads only the keys that this token needs. With n the number of branches of the layer, the inputs are
 //
 //	q      [B,1,Hq,D]    before RoPE, as k
 //	k, v   [B,1,Hkv,D], [B,1,Hkv,Dv]    a pair for the compressed, the selected and the window branch: six inputs. Dense attention has
@@ -35,15 +35,15 @@ import (
 //	read   int32 [B,Hkv,3] the number of keys that the compressed, the selected and the window branch read; dense attention counts as
 //	       the window branch
 //
-// A result does not depend on the other slots, nor on which slot and pages a sequence has. The op has no gradient. No two ops
-// of a graph may write to the same cache.
+// A result does not depend on the other slots, nor on which slot and pages a sequence has. The op has no gradient. No
+// two ops of a graph may write to the same cache.
 type Step struct {
 	Cache KVCache
 	Base  float64 // of the rotary embedding
 	MLP   bool    // blocks are compressed by an MLP, not by their mean
 
-	// GateLayer: the op includes the linear layer and the sigmoid that compute the gates. The bits are those of linear.Linear with Dots and
-	// of pointwise.Sigmoid. A machine uses it where a plan has these ops one by one.
+	// GateLayer: the op includes the linear layer and the sigmoid that compute the gates. The bits are those of
+	// linear.Linear with Dots and of pointwise.Sigmoid. A machine uses it where a plan has these ops one by one.
 	GateLayer bool
 }
 
@@ -54,8 +54,8 @@ func (op Step) Name() string {
 	return "decode"
 }
 
-// Inputs has the index of each input of a Step, or -1 for an input that the op does not have. K and V have an element for
-// each branch: compressed, selected, window. Dense attention has those of the window.
+// Inputs has the index of each input of a Step, or -1 for an input that the op does not have. K and V have an element
+// for each branch: compressed, selected, window. Dense attention has those of the window.
 type Inputs struct {
 	Q                       int
 	K, V                    [NumBranches]int

@@ -10,8 +10,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// FillCache is the Spec that fills a KVCache with a prompt: it stores the keys and values of a sequence's first tokens, which a
-// graph for whole sequences has computed. Step continues after these tokens. The inputs are
+// FillCache is the Spec that fills a KVCache with a prompt: it stores the keys and values of a sequence's first tokens,
+// which a graph for whole sequences has computed. Step continues after these tokens. The inputs are
 //
 //	kc, vc  [R,Nc,Hkv,D], [R,Nc,Hkv,Dv]  compressed; only if the cache stores the compressed branch
 //	k, v    [R,S,Hkv,D], [R,S,Hkv,Dv]    a pair for each branch, as in Step

@@ -11,13 +11,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// KVCache holds the sizes of the cache of one attention layer, for sequences that grow by one token at a time. Every sequence has a
-// slot. Its tokens lie in pages of a pool that all slots share, so a sequence grows and ends without a copy. Ops have a page table as
-// an input: a row for each sequence, with the number of its tokens and its pages.
+// KVCache holds the sizes of the cache of one attention layer, for sequences that grow by one token at a time. Every
+// sequence has a slot. Its tokens lie in pages of a pool that all slots share, so a sequence grows and ends without a
+// copy. Ops have a page table as an input: a row for each sequence, with the number of its tokens and its pages.
 //
-// In an NSA layer a page holds the keys and values of the selected branch, and the compressed keys and values of the blocks that
-// begin in the page. Besides, each slot has two rings: the w newest keys and values of the window branch, and the l newest keys and
-// values before compression. In dense attention, whose Params are zero, a page holds keys and values and there are no rings.
+// In an NSA layer a page holds the keys and values of the selected branch, and the compressed keys and values of the
+// blocks that begin in the page. Besides, each slot has two rings: the w newest keys and values of the window branch,
+// and the l newest keys and values before compression. In dense attention, whose Params are zero, a page holds keys and
+// values and there are no rings.
 //
 // A page into which tokens go belongs to one slot. Whether two rows of a page table name the same page is not checked.
 //
@@ -33,8 +34,8 @@ type KVCache struct {
 	Pages    int // pages of all sequences together
 	PageLen  int // tokens of a page, a multiple of l'
 
-	// Half is BFloat16 or Float16 if a device stores the cache in that type, two numbers in each element of the tensor. The zero
-	// value means the type of the tensor.
+	// Half is BFloat16 or Float16 if a device stores the cache in that type, two numbers in each element of the tensor.
+	// The zero value means the type of the tensor.
 	Half tensor.Dtype
 }
 
@@ -44,11 +45,13 @@ func (c KVCache) Dense() bool { return c.Params == spec.Params{} }
 // Has reports whether the layer has branch b. Dense attention has no branches.
 func (c KVCache) Has(b Branch) bool { return !c.Dense() && !c.Without.Has(b) }
 
-// Stores reports whether the cache holds keys and values for branch b: it does for each branch that the layer has, and for the
-// compressed branch also if the layer has the selected one, since the block selection needs the compressed keys.
+// Stores reports whether the cache holds keys and values for branch b: it does for each branch that the layer has, and
+// for the compressed branch also if the layer has the selected one, since the block selection needs the compressed
+// keys.
 func (c KVCache) Stores(b Branch) bool { return c.Has(b) || b == Compressed && c.Has(Selected) }
 
-// hasInputs reports whether ops have inputs for keys and values of branch b. Those of dense attention count as the window's.
+// hasInputs reports whether ops have inputs for keys and values of branch b. Those of dense attention count as the
+// window's.
 func (c KVCache) hasInputs(b Branch) bool { return c.Stores(b) || c.Dense() && b == Window }
 
 // StoresTokens reports whether the cache holds all tokens of a sequence, in pages.
@@ -120,9 +123,9 @@ func (c KVCache) Elements() int {
 	return n
 }
 
-// Region is a part of a cache that holds keys and values in lists of entries. Each group of each slot, or of each page, has a
-// list. On the CPU the keys of a list are [D,entries], so that cpu.Tile can multiply queries by them; on a device they are
-// [entries,D]. The values are [entries,Dv].
+// Region is a part of a cache that holds keys and values in lists of entries. Each group of each slot, or of each page,
+// has a list. On the CPU the keys of a list are [D,entries], so that cpu.Tile can multiply queries by them; on a device
+// they are [entries,D]. The values are [entries,Dv].
 type Region struct {
 	Groups, Entries int // groups of a slot or page; entries of a list
 	D, Dv           int
@@ -144,8 +147,9 @@ type Layout struct {
 	Numbers    int    // size of the cache
 }
 
-// counters returns the size, in numbers, of the part at the start of a cache that holds an int32 counter for each slot and group.
-// The thread blocks of a kernel count themselves with it. It is 0 between two steps. The CPU does not use it.
+// counters returns the size, in numbers, of the part at the start of a cache that holds an int32 counter for each slot
+// and group. The thread blocks of a kernel count themselves with it. It is 0 between two steps. The CPU does not use
+// it.
 func (c KVCache) counters() int { return cpu.CeilDiv(2*c.Slots*c.KVHeads, 16) * 16 }
 
 // Layout returns where the parts of a valid cache lie. Backends use it.
@@ -185,7 +189,8 @@ func pageRow(table spec.Arg, i int) []int32 {
 	return cpu.Slice[int32](table.Buf)[i*table.Last():][:table.Last()]
 }
 
-// checkPages returns an error if the pages of a slot are too few for the given number of tokens, or if one of them is not in the cache.
+// checkPages returns an error if the pages of a slot are too few for the given number of tokens, or if one of them is
+// not in the cache.
 func (c KVCache) checkPages(slot, tokens int, pages []int32) error {
 	if tokens > len(pages)*c.PageLen {
 		return fmt.Errorf("slot %d has %d tokens, want at most %d: %d pages of %d", slot, tokens, len(pages)*c.PageLen, len(pages), c.PageLen)
@@ -207,7 +212,8 @@ type sequenceCache[T cpu.Float] struct {
 	pages   []int32
 }
 
-// entries are n adjoining entries of a list of a region: dimension i of key j is keys[i*ld+j], and its value is values[j*Dv:].
+// entries are n adjoining entries of a list of a region: dimension i of key j is keys[i*ld+j], and its value is
+// values[j*Dv:].
 type entries[T cpu.Float] struct {
 	keys, values []T
 	ld, n        int
@@ -247,7 +253,8 @@ func (s *sequenceCache[T]) tailEntry(t int) entries[T] {
 	return s.entries(s.Layout.Tail, s.slot, t%s.BlockLen, 1)
 }
 
-// entryIterator iterates over entries of a region. The entries that next returns lie in one list. A copy goes on from the same entry.
+// entryIterator iterates over entries of a region. The entries that next returns lie in one list. A copy goes on from
+// the same entry.
 type entryIterator[T cpu.Float] struct {
 	seq *sequenceCache[T]
 	Region

@@ -150,8 +150,9 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 	}
 }
 
-// attendCompressed stores the compressed block that token t completes, and sets idx to the selected blocks of the token. If the layer
-// has the compressed branch, it sets o to the attention over the compressed keys. It returns the number of these keys that t sees.
+// attendCompressed stores the compressed block that token t completes, and sets idx to the selected blocks of the
+// token. If the layer has the compressed branch, it sets o to the attention over the compressed keys. It returns the
+// number of these keys that t sees.
 func (d *decoder[T]) attendCompressed(s *sequenceCache[T], t int, q, o []T, idx []int32, w *cpu.Worker) int {
 	if first := t + 1 - d.BlockLen; first >= 0 && first%d.Stride == 0 {
 		d.compress(s, first, w)
@@ -172,8 +173,8 @@ func (d *decoder[T]) attendCompressed(s *sequenceCache[T], t int, q, o []T, idx 
 	return visible
 }
 
-// score computes the scores of the rows q [h,D] for the given keys and adds them to a new softmax state, which replaces them by
-// exponentials. It returns the number of keys. It copies the scores to kept, unless kept is nil.
+// score computes the scores of the rows q [h,D] for the given keys and adds them to a new softmax state, which replaces
+// them by exponentials. It returns the number of keys. It copies the scores to kept, unless kept is nil.
 func (d *decoder[T]) score(q []T, keys entryIterator[T], kept []T, w *cpu.Worker) (n int) {
 	s := d.scores.Local(w)
 	for p, ok := keys.next(); ok; p, ok = keys.next() {
@@ -213,8 +214,8 @@ func (d *decoder[T]) state(w *cpu.Worker) attention.OnlineSoftmax[T] {
 	return attention.OnlineSoftmax[T]{Max: d.max.Local(w), Sum: d.sum.Local(w), Scale: attention.SoftmaxScale[T](d.KeyDim)}
 }
 
-// probabilities turns the scores that the last call of score kept, n for each row, into probabilities. It returns their sum over the
-// rows. Without scores it returns nil.
+// probabilities turns the scores that the last call of score kept, n for each row, into probabilities. It returns their
+// sum over the rows. Without scores it returns nil.
 func (d *decoder[T]) probabilities(scores []T, n int, w *cpu.Worker) []T {
 	if scores == nil {
 		return nil
@@ -239,8 +240,8 @@ func (d *decoder[T]) probabilities(scores []T, n int, w *cpu.Worker) []T {
 	return scores[:n]
 }
 
-// compress computes the compressed key and value of the block that begins at token first, and stores them. The block consists of
-// the l newest tokens.
+// compress computes the compressed key and value of the block that begins at token first, and stores them. The block
+// consists of the l newest tokens.
 func (d *decoder[T]) compress(s *sequenceCache[T], first int, w *cpu.Worker) {
 	block, row, entry := d.block.Local(w), d.row.Local(w), s.blockEntry(first/d.Stride)
 	for j := range d.BlockLen {
@@ -259,7 +260,8 @@ func (d *decoder[T]) compress(s *sequenceCache[T], first int, w *cpu.Worker) {
 	d.compressBlock(1, entry.values[:d.ValueDim], block, w)
 }
 
-// compressBlock sets dst to the compression of block [l,len(dst)], of keys if side is 0, of values if it is 1. It overwrites block.
+// compressBlock sets dst to the compression of block [l,len(dst)], of keys if side is 0, of values if it is 1. It
+// overwrites block.
 func (d *decoder[T]) compressBlock(side int, dst, block []T, w *cpu.Worker) {
 	block = block[:d.BlockLen*len(dst)]
 	phi := d.phi[side]

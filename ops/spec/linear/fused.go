@@ -25,15 +25,15 @@ const (
 	ActivationSigmoid
 )
 
-// Fused is the Spec of one or several Linear layers that share an input: x, w_0, ..., w_n-1, the biases of the layers that have
-// one, in the order of the layers, optionally the weight [in] of an RMSNorm of x, and optionally a table of documents for RoPE ->
-// y_0, ..., y_n-1. Each output has the shape and the bits of the single ops: norm.RMSNorm if there is a norm, Linear, and then
-// pointwise.RoPE, pointwise.SiLU, pointwise.Sigmoid or none. A machine uses it where a plan has these ops one by one. It has no constructor and no
-// gradient.
+// Fused is the Spec of one or several Linear layers that share an input: x, w_0, ..., w_n-1, the biases of the layers
+// that have one, in the order of the layers, optionally the weight [in] of an RMSNorm of x, and optionally a table of
+// documents for RoPE -> y_0, ..., y_n-1. Each output has the shape and the bits of the single ops: norm.RMSNorm if
+// there is a norm, Linear, and then pointwise.RoPE, pointwise.SiLU, pointwise.Sigmoid or none. A machine uses it where
+// a plan has these ops one by one. It has no constructor and no gradient.
 //
-// A machine puts an activation or the norm into it only in a plan without derivatives (rules linear-activation and norm-linears of
-// package graph), since the op outputs neither a layer's result before its activation nor x after the norm. The gradient of SiLU
-// reads that result: LinearSiLU, for one layer, outputs it.
+// A machine puts an activation or the norm into it only in a plan without derivatives (rules linear-activation and
+// norm-linears of package graph), since the op outputs neither a layer's result before its activation nor x after the
+// norm. The gradient of SiLU reads that result: LinearSiLU, for one layer, outputs it.
 type Fused struct {
 	Heads   [MaxFused]int  // of each layer, as in Linear
 	Bias    [MaxFused]bool // which layers have a bias
@@ -70,8 +70,8 @@ func (op Fused) layers(inputs int) int {
 	return inputs - 1
 }
 
-// SplitFused splits the inputs of an op with n layers: it returns x, the w_i, the biases of the layers that have one, and the rest.
-// The rest is the weight of the norm, if there is a norm, and a table of documents, if in includes it.
+// SplitFused splits the inputs of an op with n layers: it returns x, the w_i, the biases of the layers that have one,
+// and the rest. The rest is the weight of the norm, if there is a norm, and a table of documents, if in includes it.
 func SplitFused[A any](op Fused, n int, in []A) (x A, ws, biases, rest []A) {
 	end := 1 + n
 	for _, b := range op.Bias {
@@ -129,8 +129,8 @@ func (op Fused) Infer(in []spec.Operand) ([]spec.Operand, error) {
 	return out, checkRotated(op.RoPE, op.Rotated, out, table)
 }
 
-// checkRotated checks the arrays [B,S,H,D] of list that rope rotates, and the table of documents, if there is one. All these arrays have
-// the same D.
+// checkRotated checks the arrays [B,S,H,D] of list that rope rotates, and the table of documents, if there is one. All
+// these arrays have the same D.
 func checkRotated(rope pointwise.RoPE, rotated [MaxFused]bool, list, table []spec.Operand) error {
 	dim := 0
 	for i, x := range list {
@@ -193,14 +193,15 @@ func (op Fused) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 // MaxTerms is the largest number of terms of a dy of FusedGrad.
 const MaxTerms = 3
 
-// FusedGrad is the Spec of the gradients of several Linear layers that share an input: x, dy_0, ..., dy_n-1, w_0, ..., w_n-1, and
-// optionally a table of documents for RoPE -> dx = dy_0·W_0 + ... + dy_n-1·W_n-1, dw_0, ..., dw_n-1 with dw_i [out_i,in] = dy_iᵀ·x,
-// where x and dy_i are taken as [rows,in] and [rows,out_i].
+// FusedGrad is the Spec of the gradients of several Linear layers that share an input: x, dy_0, ..., dy_n-1, w_0, ...,
+// w_n-1, and optionally a table of documents for RoPE -> dx = dy_0·W_0 + ... + dy_n-1·W_n-1, dw_0, ..., dw_n-1 with
+// dw_i [out_i,in] = dy_iᵀ·x, where x and dy_i are taken as [rows,in] and [rows,out_i].
 //
-// It replaces several ops: a WeightGrad and a InputGrad for each layer, the pointwise.Add that sums up the results of the
-// latter, and the ops that compute dy_i. These are an pointwise.Add if dy_i has several terms, which are then consecutive inputs, and a
-// pointwise.RoPE if dy_i is rotated. Each dw has the bits of the single ops. dx is summed over the layers inside one product, so its last
-// bits differ where a layer has more than 512 outputs: then its own product has several parts. The op has no constructor and no gradient.
+// It replaces several ops: a WeightGrad and a InputGrad for each layer, the pointwise.Add that sums up the results of
+// the latter, and the ops that compute dy_i. These are an pointwise.Add if dy_i has several terms, which are then
+// consecutive inputs, and a pointwise.RoPE if dy_i is rotated. Each dw has the bits of the single ops. dx is summed
+// over the layers inside one product, so its last bits differ where a layer has more than 512 outputs: then its own
+// product has several parts. The op has no constructor and no gradient.
 type FusedGrad struct {
 	In          int            // size of the input: in of all layers
 	WeightsOnly bool           // there are no inputs w_i and no dx
@@ -222,8 +223,8 @@ func (op FusedGrad) FLOPs(in []spec.Operand) (sum float64) {
 	return sum
 }
 
-// SplitFusedGrad splits inputs that op.Infer has accepted: it returns x, the terms of each dy_i, and the w_i. It ignores a table of
-// documents, which follows them.
+// SplitFusedGrad splits inputs that op.Infer has accepted: it returns x, the terms of each dy_i, and the w_i. It
+// ignores a table of documents, which follows them.
 func SplitFusedGrad[A any](op FusedGrad, in []A) (x A, dys [][]A, ws []A) {
 	x, ws = in[0], in[1:]
 	for _, n := range op.Terms[:op.layers()] {
@@ -317,7 +318,8 @@ func (op FusedGrad) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	bindProducts(k, x, products...)
 }
 
-// bindTerms returns dy_i: its only term, or work memory. It adds to k the phases that sum up and rotate the terms into that memory.
+// bindTerms returns dy_i: its only term, or work memory. It adds to k the phases that sum up and rotate the terms into
+// that memory.
 func (op FusedGrad) bindTerms(k *cpu.Kernel, i int, terms, table []spec.Arg) spec.Arg {
 	if len(terms) == 1 && !op.Rotated[i] {
 		return terms[0]

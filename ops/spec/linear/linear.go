@@ -30,9 +30,9 @@ func (a Axes) shape() tensor.Shape {
 // Linear is the Spec of Linear: x, w and optionally a bias -> y.
 type Linear struct {
 	Heads int // number of heads that the last axis of y is split into; 0: no split
-	// Dots computes each element of the output as a dot product of a row of x and a row of w, both in place. It is for a few
-	// rows of x, as in decoding. The bits of a row do not depend on the other rows, but differ from those without it. Only
-	// the CPU uses it.
+	// Dots computes each element of the output as a dot product of a row of x and a row of w, both in place. It is for
+	// a few rows of x, as in decoding. The bits of a row do not depend on the other rows, but differ from those without
+	// it. Only the CPU uses it.
 	Dots bool
 }
 
@@ -75,7 +75,8 @@ func (op Linear) Infer(in []spec.Operand) ([]spec.Operand, error) {
 // leading returns the number of axes of x before the contracted ones, whose product is in.
 func leading(x tensor.Shape, in int) (int, error) {
 	lead, product := 0, 1
-	// The first axis that may be contracted here: Axes bounds the contracted ones, and two axes lead if x has more than two.
+	// The first axis that may be contracted here: Axes bounds the contracted ones, and two axes lead if x has more than
+	// two.
 	first := max(min(2, x.Dims()-1), x.Dims()-len(Axes{}))
 	for i := x.Dims() - 1; i >= first; i-- {
 		if product *= x[i]; product == in {
@@ -135,8 +136,8 @@ func (op Linear) Grad(wanted []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (g
 	return grads, nil
 }
 
-// InputGrad is the Spec of the gradient of Linear with respect to x: dy, w [out,in] -> dx = dy·W, in x's shape. dy ends in
-// [out], or in [h,out/h] with heads.
+// InputGrad is the Spec of the gradient of Linear with respect to x: dy, w [out,in] -> dx = dy·W, in x's shape. dy ends
+// in [out], or in [h,out/h] with heads.
 type InputGrad struct {
 	Heads int  // as in Linear
 	Axes  Axes // contracted axes of x, whose product is in
@@ -233,9 +234,9 @@ func (op BiasGrad) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	spec.ByType(in[0].Dtype, spec.BindColumnSums[float32], spec.BindColumnSums[float64])(k, in[0].Buf, rows, op.Out, out[0].Buf)
 }
 
-// LinearAdd is the Spec of a Linear layer without a bias whose result is added to a residual: x, w, residual -> y = x·Wᵀ +
-// residual, where residual has the shape of y. The bits are those of Linear and pointwise.Add. A machine uses it where a plan has
-// these two ops. It has no constructor and no gradient.
+// LinearAdd is the Spec of a Linear layer without a bias whose result is added to a residual: x, w, residual -> y =
+// x·Wᵀ + residual, where residual has the shape of y. The bits are those of Linear and pointwise.Add. A machine uses it
+// where a plan has these two ops. It has no constructor and no gradient.
 type LinearAdd struct {
 	Heads int  // as in Linear
 	Dots  bool // as in Linear
@@ -258,12 +259,13 @@ func (op LinearAdd) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	bindProducts(k, in[0], p)
 }
 
-// LinearSiLU is the Spec of a Linear layer followed by SiLU: x, w and optionally a bias -> y = silu(h), h = x·Wᵀ + bias. The
-// gradient of SiLU reads h. Shapes and bits are those of Linear and pointwise.SiLU. It has no constructor and no gradient.
+// LinearSiLU is the Spec of a Linear layer followed by SiLU: x, w and optionally a bias -> y = silu(h), h = x·Wᵀ +
+// bias. The gradient of SiLU reads h. Shapes and bits are those of Linear and pointwise.SiLU. It has no constructor and
+// no gradient.
 //
-// A machine uses it (rule linear-silu of package graph) where a plan has these two ops and the rule linear-activation does not apply:
-// in a plan with derivatives, or where h is kept or read elsewhere. Otherwise it uses Fused with ActivationSiLU, which does not
-// output h.
+// A machine uses it (rule linear-silu of package graph) where a plan has these two ops and the rule linear-activation
+// does not apply: in a plan with derivatives, or where h is kept or read elsewhere. Otherwise it uses Fused with
+// ActivationSiLU, which does not output h.
 type LinearSiLU struct {
 	Heads int  // as in Linear
 	Dots  bool // as in Linear

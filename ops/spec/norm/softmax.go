@@ -10,8 +10,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// large is the largest magnitude of a scaled score or an LSE that is subtracted after the scaling. Larger numbers are too coarse
-// in float32: subtracting them would change probabilities by more than 2e-6, and by any factor for scores of 1e9.
+// large is the largest magnitude of a scaled score or an LSE that is subtracted after the scaling. Larger numbers are
+// too coarse in float32: subtracting them would change probabilities by more than 2e-6, and by any factor for scores of
+// 1e9.
 const large = 64
 
 // IsLarge reports whether a scaled score or an LSE is too large to be subtracted after the scaling: see large.
@@ -53,11 +54,12 @@ func bindSoftmax[T cpu.Float](k *cpu.Kernel, x, y spec.Arg) {
 	})
 }
 
-// ExpBlock is the number of exponentials that are summed in the row's type. The sums of these blocks are added up in float64.
+// ExpBlock is the number of exponentials that are summed in the row's type. The sums of these blocks are added up in
+// float64.
 const ExpBlock = 1024
 
-// ExpSum sets dst[i] = exp(x[i]-shift) and returns the sum. The sum is as exact for a long x as for a short one. dst may be shorter
-// than x, with at least ExpBlock elements; then each block overwrites it.
+// ExpSum sets dst[i] = exp(x[i]-shift) and returns the sum. The sum is as exact for a long x as for a short one. dst
+// may be shorter than x, with at least ExpBlock elements; then each block overwrites it.
 func ExpSum[T cpu.Float](dst, x []T, shift T) float64 {
 	sum := 0.0
 	for i := 0; i < len(x); i += ExpBlock {
@@ -75,7 +77,8 @@ func (Softmax) Grad(_ []bool, _ gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.
 	return spec.ApplyOutputs(SoftmaxGrad{}, 1, y, dy)
 }
 
-// SoftmaxGrad is the Spec of the gradient of Softmax: y, dy [...,n] -> dx = y*(dy - sum(y*dy)). It reads the result y, not x.
+// SoftmaxGrad is the Spec of the gradient of Softmax: y, dy [...,n] -> dx = y*(dy - sum(y*dy)). It reads the result y,
+// not x.
 type SoftmaxGrad struct{}
 
 func (SoftmaxGrad) Name() string { return "gradient of softmax" }

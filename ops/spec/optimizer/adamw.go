@@ -12,23 +12,26 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// Update is the Spec of one optimizer step over all parameters: decoupled AdamW (arXiv 1711.05101) after clipping by the
-// global norm of the gradients. The inputs are the numbers of the step, float64 [10] as Hyper.Write writes them, and
-// then weight, grad, m and v of each of the N = len(DecayMask) tensors. The four have the same shape, of any rank; all tensors have the
-// same type. The output, float64 [1], is the norm of all gradients, divided by their scale, before clipping.
+// Update is the Spec of one optimizer step over all parameters: decoupled AdamW (arXiv 1711.05101) after clipping by
+// the global norm of the gradients. The inputs are the numbers of the step, float64 [10] as Hyper.Write writes them,
+// and then weight, grad, m and v of each of the N = len(DecayMask) tensors. The four have the same shape, of any rank;
+// all tensors have the same type. The output, float64 [1], is the norm of all gradients, divided by their scale, before
+// clipping.
 //
 //	g = grad/scale*min(1, clip/(norm+1e-6));  m = beta1*m + (1-beta1)*g;  v = beta2*v + (1-beta2)*g²
 //	weight -= lr*(m*c1/(sqrt(v*c2)+eps) + decay*weight)
 //
 // If the norm is not finite, the step writes only the output.
 //
-// The tensors of Muon are matrices that take a step of Muon instead, see MuonPolynomials. Their v has no shape, and so no memory.
+// The tensors of Muon are matrices that take a step of Muon instead, see MuonPolynomials. Their v has no shape, and so
+// no memory.
 //
-// With Copies each tensor has a fifth input: a copy of the weight in the half-precision type Copies. The step writes it from the
-// new weight. A copy without a shape has no memory, and the step does not write it. The CPU has no kernel for Copies.
+// With Copies each tensor has a fifth input: a copy of the weight in the half-precision type Copies. The step writes it
+// from the new weight. A copy without a shape has no memory, and the step does not write it. The CPU has no kernel for
+// Copies.
 //
-// The op writes to its inputs weight, m, v and copy, so it is no op of a graph: a solver binds it to memory of its own. The masks are
-// strings because a Spec is compared and hashed.
+// The op writes to its inputs weight, m, v and copy, so it is no op of a graph: a solver binds it to memory of its own.
+// The masks are strings because a Spec is compared and hashed.
 type Update struct {
 	DecayMask string       // one character for each tensor: '1' for weight decay, '0' for none
 	MuonMask  string       // one character for each tensor: '1' for Muon, '0' for AdamW; "" means AdamW for all
@@ -238,7 +241,8 @@ func bindAdamW[T cpu.Float](k *cpu.Kernel, op Update, hyper spec.Arg, tensors []
 // stepNumbers are the cells of a step's numbers and of the norm of its gradients.
 type stepNumbers struct{ hyper, norm *cpu.Buf }
 
-// read returns the numbers, and the factor that unscales and clips the gradients. ok is false if the norm is not finite.
+// read returns the numbers, and the factor that unscales and clips the gradients. ok is false if the norm is not
+// finite.
 func (s stepNumbers) read() (hyper []float64, clip float64, ok bool) {
 	h, n := cpu.Slice[float64](s.hyper), cpu.Slice[float64](s.norm)[0]
 	if value.NotFinite(n) {

@@ -76,8 +76,8 @@ func (a *adamW[T]) step(t testing.TB, h optimizer.Hyper) float64 {
 	return a.norm[0]
 }
 
-// The tensors of the tests fill several chunks. Weight decay follows the rule of the oracle: tensors of rank 2 and more have it,
-// except "pe".
+// The tensors of the tests fill several chunks. Weight decay follows the rule of the oracle: tensors of rank 2 and more
+// have it, except "pe".
 const adamWDecay = "000110"
 
 var (
@@ -119,8 +119,8 @@ func testAdamW[T cpu.Float](t *testing.T, scale, clip, tol float64) {
 	}
 }
 
-// TestAdamWMatchesOracle: four steps, with gradients above and below the clip norm, and without clipping. The output is the norm
-// before clipping.
+// TestAdamWMatchesOracle: four steps, with gradients above and below the clip norm, and without clipping. The output is
+// the norm before clipping.
 func TestAdamWMatchesOracle(t *testing.T) {
 	for _, c := range []struct{ scale, clip float64 }{{1, 1}, {1e-4, 1}, {1, 0}} {
 		t.Run(fmt.Sprint("float64/", c), func(t *testing.T) { testAdamW[float64](t, c.scale, c.clip, 1e-12) })

@@ -10,23 +10,23 @@ import (
 
 // MuonPolynomials returns a, b and c of each polynomial that Muon applies.
 //
-// Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) updates a matrix by its momentum, after moving all singular values
-// of the momentum close to 1. The factor of the update and the decay are those of Liu et al. (arXiv 2502.16982). They give the
-// update the size of an AdamW update, so both take the same learning rate:
+// Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) updates a matrix by its momentum, after moving all
+// singular values of the momentum close to 1. The factor of the update and the decay are those of Liu et al. (arXiv
+// 2502.16982). They give the update the size of an AdamW update, so both take the same learning rate:
 //
 //	m = mu*m + (1-mu)*g;  u = mu*m + (1-mu)*g                        g clipped as for AdamW, Nesterov momentum
 //	weight -= lr*(0.2*sqrt(max(rows,cols))*orthogonal(u) + decay*weight)
 //
-// orthogonal applies odd polynomials a*x + b*x³ + c*x⁵ to the singular values of u, one after the other. It computes with the
-// smaller of the two Gram matrices, since polynomials of one matrix commute. This is the case rows <= cols; the other case has
-// uᵀ*u and u*Q instead:
+// orthogonal applies odd polynomials a*x + b*x³ + c*x⁵ to the singular values of u, one after the other. It computes
+// with the smaller of the two Gram matrices, since polynomials of one matrix commute. This is the case rows <= cols;
+// the other case has uᵀ*u and u*Q instead:
 //
 //	r = |u*uᵀ|;  G = u*uᵀ/r;  Q = 1                                  Frobenius norm: no singular value of u exceeds sqrt(r)
 //	P = a + b*G + c*G²;  Q = P*Q;  G = P*G*P                         for each polynomial
 //	orthogonal(u) = Q*u/sqrt(r)
 //
-// Each polynomial minimises the largest |1 - p(x)| on the interval to which the ones before it map [0.01,1]. Singular values of at
-// least 0.01*sqrt(r) end within 0.28 of 1, smaller ones below that.
+// Each polynomial minimises the largest |1 - p(x)| on the interval to which the ones before it map [0.01,1]. Singular
+// values of at least 0.01*sqrt(r) end within 0.28 of 1, smaller ones below that.
 func MuonPolynomials() [3][3]float64 {
 	return [...][3]float64{{8.0934, -23.6204, 17.4462}, {3.6366, -2.7219, 0.5366}, {2.6613, -1.9772, 0.4526}}
 }
@@ -140,7 +140,8 @@ func bindMuonGroup[T cpu.Float](k *cpu.Kernel, matrices []muonMatrix, numbers st
 	g.bindUpdate()
 }
 
-// bindPhase adds a phase that calls f for each piece. It clones the matrices, since bindPolynomials exchanges their cells between phases.
+// bindPhase adds a phase that calls f for each piece. It clones the matrices, since bindPolynomials exchanges their
+// cells between phases.
 func (g muonGroup[T]) bindPhase(pieces []tensorPiece, f func(m *muonMatrix, lo, hi int)) {
 	now := slices.Clone(g.matrices)
 	g.k.Phase(len(pieces), func(i int, _ *cpu.Worker) {

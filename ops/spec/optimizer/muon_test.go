@@ -16,7 +16,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
 )
 
-// The tensors of the tests fill several groups. They have fewer, as many, and more rows than columns. AdamW updates the third one.
+// The tensors of the tests fill several groups. They have fewer, as many, and more rows than columns. AdamW updates the
+// third one.
 var (
 	muonSpec   = optimizer.Update{DecayMask: "0101011", MuonMask: "1101111"}
 	muonShapes = [][]int{{3, 2}, {130, 150}, {19}, {1, 7}, {600, 70}, {64, 64}, {40, 6000}}
@@ -82,8 +83,8 @@ func TestMuonBitsOfTeams(t *testing.T) {
 	}
 }
 
-// TestMuonSingularValues: the update has the singular vectors of the momentum. Singular values of 0.01 to 1 times the bound become
-// 1 ± 0.28, in units of the update's size, for any scale of the gradient.
+// TestMuonSingularValues: the update has the singular vectors of the momentum. Singular values of 0.01 to 1 times the
+// bound become 1 ± 0.28, in units of the update's size, for any scale of the gradient.
 func TestMuonSingularValues(t *testing.T) {
 	const rows, cols = 24, 40
 	left, right := orthogonal(1, rows), orthogonal(2, cols)
@@ -144,7 +145,8 @@ func orthogonal(seed uint64, n int) *ref.Tensor {
 	return q
 }
 
-// TestMuonPolynomials: the polynomials, one after the other, map [0.01,1] into 1 ± 0.28, and smaller numbers not above that.
+// TestMuonPolynomials: the polynomials, one after the other, map [0.01,1] into 1 ± 0.28, and smaller numbers not above
+// that.
 func TestMuonPolynomials(t *testing.T) {
 	for x := 1e-4; x <= 1; x *= 1.001 {
 		y := x

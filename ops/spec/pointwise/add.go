@@ -56,8 +56,8 @@ func (Add) Grad(_ []bool, in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nod
 	return grads, nil
 }
 
-// AddGrad is the Spec of the gradient of Add with respect to one of its inputs: dy -> a copy of dy. Its fields keep Gorgonia
-// from merging the copies into one node. A machine that changes no value in place does not need the copy.
+// AddGrad is the Spec of the gradient of Add with respect to one of its inputs: dy -> a copy of dy. Its fields keep
+// Gorgonia from merging the copies into one node. A machine that changes no value in place does not need the copy.
 type AddGrad struct {
 	Sum   int64 // ID of the sum's node
 	Input int   // index of the input

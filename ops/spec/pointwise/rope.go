@@ -11,15 +11,16 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// RoPE is the Spec of RoPE and of its gradient, the inverse rotation: x [B,S,H,D] and optionally a table of documents -> y
-// [B,S,H,D].
+// RoPE is the Spec of RoPE and of its gradient, the inverse rotation: x [B,S,H,D] and optionally a table of documents
+// -> y [B,S,H,D].
 type RoPE struct {
 	Base    float64 // base of the geometric series of the angles
 	Start   int     // position of the first token
 	Inverse bool    // rotate by the opposite angle
 }
 
-// maxStart bounds Start: angles are float64, and at much larger positions their fractions of a turn have no digits left.
+// maxStart bounds Start: angles are float64, and at much larger positions their fractions of a turn have no digits
+// left.
 const maxStart = math.MaxInt32
 
 func (RoPE) InputNames() string { return "x documents" }
@@ -52,9 +53,9 @@ func (op RoPE) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	spec.ByType(in[0].Dtype, bindRoPE[float32], bindRoPE[float64])(k, op, in[0], in[1:], out[0])
 }
 
-// RotationBlock is the number of tokens of a block. The rotation of a token is the rotation of its block's first token, followed by
-// the rotation of its position in the block. So two small tables replace one with S rows, which would take much of a layer's memory and
-// much of the time to bind it.
+// RotationBlock is the number of tokens of a block. The rotation of a token is the rotation of its block's first token,
+// followed by the rotation of its position in the block. So two small tables replace one with S rows, which would take
+// much of a layer's memory and much of the time to bind it.
 const RotationBlock = 64
 
 func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPE, x spec.Arg, table []spec.Arg, y spec.Arg) {
@@ -76,7 +77,8 @@ func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPE, x spec.Arg, table []spec.Arg,
 	})
 }
 
-// Rotations returns a table [n,d] for the n positions first, first+step, ...: for each pair of a head the cos and sin of its angle.
+// Rotations returns a table [n,d] for the n positions first, first+step, ...: for each pair of a head the cos and sin
+// of its angle.
 func (op RoPE) Rotations(n, first, step, d int) []float64 {
 	table := make([]float64, n*d)
 	for i := 0; i < d; i += 2 {

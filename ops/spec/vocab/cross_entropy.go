@@ -91,8 +91,8 @@ func (CrossEntropy) Grad(_ []bool, in gorgonia.Nodes, loss, dloss *gorgonia.Node
 }
 
 // CrossEntropyGrad is the Spec of the gradient of CrossEntropy: logits, targets, lse, dloss (scalar) -> dlogits =
-// (exp(logits-lse) - onehot(target))*dloss/count, where count is the number of targets that are not -1. The rows of the other
-// targets are zero. The softmax is computed in the memory of dlogits.
+// (exp(logits-lse) - onehot(target))*dloss/count, where count is the number of targets that are not -1. The rows of the
+// other targets are zero. The softmax is computed in the memory of dlogits.
 type CrossEntropyGrad struct{}
 
 func (CrossEntropyGrad) Name() string { return "gradient of cross entropy" }

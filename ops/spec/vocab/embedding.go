@@ -49,8 +49,8 @@ func (Embedding) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgon
 	return spec.ApplyOutputs(EmbeddingGrad{Vocab: in[0].Shape()[0]}, 1, in[1], dy)
 }
 
-// EmbeddingGrad is the Spec of the gradient of Embedding: ids [B,S], dy [B,S,dim] -> dweight [V,dim]. A row of dweight is the sum
-// of dy over the positions of its id, in ascending order. A row that no id names is zero.
+// EmbeddingGrad is the Spec of the gradient of Embedding: ids [B,S], dy [B,S,dim] -> dweight [V,dim]. A row of dweight
+// is the sum of dy over the positions of its id, in ascending order. A row that no id names is zero.
 type EmbeddingGrad struct {
 	Vocab int // V
 }
