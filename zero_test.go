@@ -35,10 +35,13 @@ func TestZeroValues(t *testing.T) {
 	}
 	for _, list := range [][]any{
 		{spec.Apply, spec.Output, attention.LSE, ops.Params{}, decode.KVCache{}},
-		{graph.AllocArgs, graph.Bind, graph.CheckGraph, graph.Grad, graph.HostTensor, graph.HostValue, graph.MoveInputs, graph.NewAsyncReader,
+		{graph.AllocArgs, graph.Bind, graph.CheckGraph, graph.Grad, graph.HostTensor, graph.HostValue,
+			graph.MoveInputs, graph.NewAsyncReader,
 			graph.NewMachine, graph.NewPlan, graph.NewResident, graph.ParsePrecision, graph.PolicyFromEnv, graph.ScaledGrad,
-			&graph.AsyncReader{}, &graph.Machine{}, &graph.Resident{}, graph.Call{}, (*graph.AsyncReader)(nil), (*graph.Machine)(nil),
-			(*graph.Resident)(nil), graph.Plan{}, graph.PlanStep{}, graph.Refusal{}, graph.Policy{}, &graph.Unsupported{}, &graph.LaunchError{}},
+			&graph.AsyncReader{}, &graph.Machine{}, &graph.Resident{}, graph.Call{}, (*graph.AsyncReader)(nil),
+			(*graph.Machine)(nil),
+			(*graph.Resident)(nil), graph.Plan{}, graph.PlanStep{}, graph.Refusal{}, graph.Policy{},
+			&graph.Unsupported{}, &graph.LaunchError{}},
 		{nn.Assign, nn.NewNSA, &nn.NSA{}, (*nn.NSA)(nil), nn.NSAConfig{}, nn.Param{}},
 		{optim.NewAdamW, &optim.AdamW{}, &optim.LossScale{}, optim.WarmupCosine{}, optim.WarmupLinear{}},
 		{func() error { // not of zero values, but of a package inside itself
@@ -49,8 +52,10 @@ func TestZeroValues(t *testing.T) {
 			return err
 		}},
 		{safetensors.Decode, safetensors.Read, safetensors.File{}},
-		{tinylm.LoadWeights, tinylm.NewDecoder, tinylm.NewModel, tinylm.NewPlan, tinylm.NewSampler, tinylm.NewWeights, tinylm.Preset,
-			tinylm.Config{}, &tinylm.Decoder{}, &tinylm.Model{}, &tinylm.Sampler{}, tinylm.Sampling{}, &tinylm.Weights{}, (*tinylm.Weights)(nil)},
+		{tinylm.LoadWeights, tinylm.NewDecoder, tinylm.NewModel, tinylm.NewPlan, tinylm.NewSampler, tinylm.NewWeights,
+			tinylm.Preset,
+			tinylm.Config{}, &tinylm.Decoder{}, &tinylm.Model{}, &tinylm.Sampler{}, tinylm.Sampling{},
+			&tinylm.Weights{}, (*tinylm.Weights)(nil)},
 		{tokenizer.Open, &tokenizer.Tokenizer{}, (*tokenizer.Tokenizer)(nil)},
 		{corpus.Open, corpus.Random, &corpus.Corpus{}, &corpus.Reader{}, zeroCorpus(func(c *corpus.Corpus) error {
 			_, err := c.Reader(corpus.Shape{Batch: 1, Seq: 2}, corpus.Cursor{})
@@ -61,8 +66,10 @@ func TestZeroValues(t *testing.T) {
 		})},
 		{generate.Parse, generate.Run, &generate.Options{}},
 		{inspect.Inspect, &inspect.Report{}},
-		{recall.Compare, recall.Evaluate, recall.NewTask, recall.ParseKinds, recall.Train, recall.Options{}, recall.Report{}, recall.Task{}},
-		{train.FindModel, train.FindNewestRun, train.Parse, train.Preset, train.ReadOptions, train.Run, &train.Options{}, &train.SavedModel{}},
+		{recall.Compare, recall.Evaluate, recall.NewTask, recall.ParseKinds, recall.Train, recall.Options{},
+			recall.Report{}, recall.Task{}},
+		{train.FindModel, train.FindNewestRun, train.Parse, train.Preset, train.ReadOptions, train.Run,
+			&train.Options{}, &train.SavedModel{}},
 	} {
 		for _, x := range list {
 			v := reflect.ValueOf(x)

@@ -46,7 +46,8 @@ func benchGemm(r *report) {
 // gemmRate returns the GFLOP/s of a product of the given K.
 func gemmRate(p cpu.Product, k, runs int) float64 {
 	var kernel cpu.Kernel
-	p.Terms, p.C = []cpu.Term{{K: k, A: cpu.NewBuf(normal(p.M * k)), B: cpu.NewBuf(normal(k * p.N))}}, cpu.NewBuf(make([]float32, p.M*p.N))
+	p.Terms, p.C = []cpu.Term{{K: k, A: cpu.NewBuf(normal(p.M * k)), B: cpu.NewBuf(normal(k * p.N))}},
+		cpu.NewBuf(make([]float32, p.M*p.N))
 	cpu.Products[float32](&kernel, p)
 	team := cpu.NewTeam(0)
 	mem := cpu.NewBuf(cpu.AlignedBytes(kernel.WorkBytes(team.Workers())))

@@ -67,6 +67,7 @@ func benchLayer(r *report) {
 	}
 	if len(lengths) > 1 {
 		r.add("NSA layer, time of 8192 over 2048", "f+b", times[8192]/times[2048], "times", atMost(5))
-		r.add("NSA layer, memory a token of 8192 over 1024", "f+b", memory[8192]/8192/(memory[1024]/1024), "times", atMost(1.05))
+		r.add("NSA layer, memory a token of 8192 over 1024", "f+b", memory[8192]/8192/(memory[1024]/1024), "times",
+			atMost(1.05))
 	}
 }

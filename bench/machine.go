@@ -41,10 +41,12 @@ func benchMachine(r *report) {
 				check(json.Unmarshal(must(cmd.Output()), &of[i]))
 			}
 			size, ours, tape := fmt.Sprintf("%s %dx%d", c.preset, c.batch, c.seq), of[0], of[1]
-			r.add("Machine, peak memory of a training step", size, ours.Peak/(1<<20), "MiB", against("TapeMachine", tape.Peak/(1<<20)))
+			r.add("Machine, peak memory of a training step", size, ours.Peak/(1<<20), "MiB",
+				against("TapeMachine", tape.Peak/(1<<20)))
 			r.add("Machine, peak memory over TapeMachine's", size, ours.Peak/tape.Peak, "times", atMost(0.5))
 			r.add("Machine, training step", size, ours.Seconds, "s", against("TapeMachine", tape.Seconds))
-			r.add("Machine, allocations of a training step", size, ours.Allocations, "", atMost(0), against("TapeMachine", tape.Allocations))
+			r.add("Machine, allocations of a training step", size, ours.Allocations, "", atMost(0),
+				against("TapeMachine", tape.Allocations))
 		})
 	}
 }

@@ -40,7 +40,9 @@ var opCases = []struct {
 	{name: "sliding window", build: func(in *opInputs) (*G.Node, error) {
 		return ops.SlidingWindow(in.q, in.k, in.v, base.Window)
 	}},
-	{name: "dense causal", build: func(in *opInputs) (*G.Node, error) { return ops.CausalAttention(in.q, in.k, in.v) }, longest: 2048},
+	{name: "dense causal", longest: 2048, build: func(in *opInputs) (*G.Node, error) {
+		return ops.CausalAttention(in.q, in.k, in.v)
+	}},
 	{name: "gated sum", build: func(in *opInputs) (*G.Node, error) { return ops.GatedSum(in.gates, in.q, in.q, in.q) }},
 }
 

@@ -29,7 +29,8 @@ func TestSaveKeepsOtherRows(t *testing.T) {
 	}
 	require.Equal(t, []string{"gemm step 1 1", "decode step 512 2", "decode step 2048 3"},
 		save(0, step("gemm", "1", 1), step("decode", "512", 2), step("decode", "2048", 3)))
-	require.Equal(t, []string{"gemm step 1 1", "decode step 512 2", "decode step 2048 4"}, save(2048, step("decode", "2048", 4)))
+	require.Equal(t, []string{"gemm step 1 1", "decode step 512 2", "decode step 2048 4"},
+		save(2048, step("decode", "2048", 4)))
 	require.Equal(t, []string{"gemm step 1 1", "decode step 64 5"}, save(0, step("decode", "64", 5)))
 }
 

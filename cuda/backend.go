@@ -43,7 +43,8 @@ func Open(n int, opts ...Option) (*Backend, error) {
 	}
 	p := dev.Properties()
 	gpu := kernels.GPU{
-		Capability: p.Capability, SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs, EncodeTensorMap: dev.EncodeTensorMap,
+		Capability: p.Capability, SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs,
+		EncodeTensorMap: dev.EncodeTensorMap,
 	}
 	b := &Backend{dev: dev, gpu: gpu, modules: kernels.NewModules(dev)}
 	lt, err := openLibrary(dev)
@@ -56,7 +57,8 @@ func Open(n int, opts ...Option) (*Backend, error) {
 	}
 	b.device = graph.Device{
 		Name: p.Name, Kind: "cuda", Units: p.SMs, Capability: p.Capability, Memory: p.Memory,
-		Features: fmt.Sprintf("driver %d.%d, %s", p.Driver/1000, p.Driver%1000/10, library), Alignment: driver.Alignment, Half: true,
+		Features:  fmt.Sprintf("driver %d.%d, %s", p.Driver/1000, p.Driver%1000/10, library),
+		Alignment: driver.Alignment, Half: true,
 	}
 	return b, nil
 }

@@ -61,7 +61,8 @@ func TestBundleRunsTests(t *testing.T) {
 		"bin/train":             `test "$*" = "-device cuda:0 -data random -steps 5"`,
 		"tools/nvidia-smi":      "echo A GPU",
 	})
-	out, status := b.run(t, "-only", "good,examples/attention,train", "-logs", "l/m", "-timeout", "08", "--", "-test.run", "A")
+	out, status := b.run(t, "-only", "good,examples/attention,train", "-logs", "l/m", "-timeout", "08", "--",
+		"-test.run", "A")
 	const seconds = ` [0-9]+\n`
 	require.Regexp(t, "^A GPU\npackage result passed failed skipped seconds\na/good ok 2 0 1"+seconds+"examples/attention ok 0 0 0"+seconds+
 		"examples/train ok 0 0 0"+seconds+"a/good: SKIP: TestB\nfailed: 0 of 3\n$", out)
@@ -72,7 +73,8 @@ func TestBundleRunsTests(t *testing.T) {
 
 	out, status = b.run(t, "-timeout", "1")
 	require.Equal(t, 1, status)
-	for _, want := range []string{"\na/good ok 2 0 1 ", "\nbad FAIL 1 1 0 ", "\ncrash FAIL 0 0 0 ", "\nslow timeout 0 0 0 ", "\nbad: FAIL: TestC\n",
+	for _, want := range []string{"\na/good ok 2 0 1 ", "\nbad FAIL 1 1 0 ", "\ncrash FAIL 0 0 0 ",
+		"\nslow timeout 0 0 0 ", "\nbad: FAIL: TestC\n",
 		"\ncrash: exit status 2; the end of ", "crash.log:\npanic: no\n", "\nfailed: 3 of 6\n"} {
 		require.Contains(t, out, want)
 	}
@@ -102,8 +104,10 @@ esac`,
 	})
 	out, status := b.run(t, "-sanitizer", "racecheck")
 	require.Equal(t, 1, status)
-	for _, want := range []string{"\nclean ok ", "\nerror racecheck ", "\nfailed FAIL ", "\nhazard racecheck ", "\nlost racecheck ", "\nfailed: 4 of 5\n",
-		"\nracecheck: clean: RACECHECK SUMMARY: 0 hazards ", "\nracecheck: hazard: RACECHECK SUMMARY: 1 hazard ", "\nracecheck: lost: no summary\n"} {
+	for _, want := range []string{"\nclean ok ", "\nerror racecheck ", "\nfailed FAIL ", "\nhazard racecheck ",
+		"\nlost racecheck ", "\nfailed: 4 of 5\n",
+		"\nracecheck: clean: RACECHECK SUMMARY: 0 hazards ", "\nracecheck: hazard: RACECHECK SUMMARY: 1 hazard ",
+		"\nracecheck: lost: no summary\n"} {
 		require.Contains(t, out, want)
 	}
 	log := testutil.Must(os.ReadFile(filepath.Join(b.dir, "logs/clean.log")))(t)
@@ -113,7 +117,8 @@ esac`,
 
 func TestBundleRefusesArguments(t *testing.T) {
 	b := newBundle(t, map[string]string{"test/a/good/good.test": ""})
-	for _, args := range [][]string{{"-only", "god"}, {"-only", "ood"}, {"-only", "good,god"}, {"-only"}, {"-only", ""}, {"-timeout", "x"},
+	for _, args := range [][]string{{"-only", "god"}, {"-only", "ood"}, {"-only", "good,god"}, {"-only"},
+		{"-only", ""}, {"-timeout", "x"},
 		{"-timeout", "0"}, {"-timeout", ""}, {"-timeout", "123456789"}, {"-sanitizer", "othercheck"}, {"-x"}, {"x"}} {
 		out, status := b.run(t, args...)
 		require.Equal(t, 2, status, "%v: %s", args, out)

@@ -62,7 +62,8 @@ func TestStreamOfCu(t *testing.T) {
 func TestCuReadsResults(t *testing.T) {
 	b := cudatest.Open(t)
 	g := G.NewGraph()
-	x := G.NewVector(g, tensor.Float32, G.WithShape(4), G.WithName("x"), G.WithValue(tensor.New(tensor.WithBacking([]float32{-1, 0, 1, 2}))))
+	x := G.NewVector(g, tensor.Float32, G.WithShape(4), G.WithName("x"),
+		G.WithValue(tensor.New(tensor.WithBacking([]float32{-1, 0, 1, 2}))))
 	y := G.Must(ops.Sigmoid(x))
 	require.NoError(t, machine(t, g, b, graph.WithKeep(y)).RunAll())
 	v := y.Value().(*cuda.Value)

@@ -93,7 +93,8 @@ func TestPackedTrainingOnGPU(t *testing.T) {
 		m, step := packedModel(t, b, p, most)
 		rng := rand.New(rand.NewPCG(3, 3))
 		for i := range steps {
-			copy(m.Tokens(), testutil.Tokens(uint64(i%4), len(m.Tokens()), 7)) // few batches, so that there is something to learn
+			// few batches, so that there is something to learn
+			copy(m.Tokens(), testutil.Tokens(uint64(i%4), len(m.Tokens()), 7))
 			at := []int32{0, int32(len(m.Tokens()) / 2)}
 			for range rng.IntN(most - 2) {
 				at = append(at, rng.Int32N(int32(len(m.Tokens()))))

@@ -40,7 +40,8 @@ func ExampleSelect() {
 	}
 	weights, err := graph.MoveInputs(b, learnables...) // they stay on the device until Close
 	check(err)
-	m, err := graph.NewMachine(g, graph.WithBackend(b), graph.WithPrecision(precision), graph.WithCapture(), graph.WithKeep(loss))
+	m, err := graph.NewMachine(g, graph.WithBackend(b), graph.WithPrecision(precision), graph.WithCapture(),
+		graph.WithKeep(loss))
 	check(err)
 	solver, err := optim.NewAdamW(optim.WithMachine(m), optim.WithLR(1e-2))
 	check(err)

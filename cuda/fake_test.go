@@ -165,7 +165,8 @@ func operandsOf(s graph.PlanStep) []spec.Operand {
 // gradients of weights.
 func mayBeSingle(s graph.PlanStep) bool {
 	switch s.Spec.(type) {
-	case pointwise.SiLU, pointwise.SiLUGrad, pointwise.Sigmoid, pointwise.SigmoidGrad, norm.Softmax, norm.SoftmaxGrad, pointwise.RoPE,
+	case pointwise.SiLU, pointwise.SiLUGrad, pointwise.Sigmoid, pointwise.SigmoidGrad, norm.Softmax, norm.SoftmaxGrad,
+		pointwise.RoPE,
 		linear.Linear, linear.Fused, linear.InputGrad, compress.Mean, compress.MeanGrad,
 		compress.MLP, pointwise.GatedSum:
 		return false

@@ -31,7 +31,8 @@ func TestTrainingIsFused(t *testing.T) {
 	fused, got := plan()
 	plain, was := plan(graph.UnfusedAll)
 	for op, steps := range map[string][2]int{ // before and after
-		"linear":                        {12*c.Layers + 1, 2*c.Layers + 1}, // the second of the gates, the first of the MLP, the head
+		// the second of the gates, the first of the MLP, the head
+		"linear":                        {12*c.Layers + 1, 2*c.Layers + 1},
 		"linears":                       {0, c.Layers},
 		"linear with add":               {0, 2 * c.Layers},
 		"input gradient of linear":      {12*c.Layers + 1, 4*c.Layers + 1},

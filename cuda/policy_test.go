@@ -32,7 +32,8 @@ func branches(t testing.TB) (*G.ExprGraph, G.Nodes) {
 	q, k, v, kc, vc := node(a), node(b), node(c), node(ca), node(cb)
 	compressed := G.Must(ops.CompressedAttention(q, kc, vc, p))
 	idx := G.Must(ops.SelectBlocks(q, kc, G.Must(ops.LSE(compressed)), p))
-	sum := G.Must(ops.Add(compressed, G.Must(ops.SelectedAttention(q, k, v, idx, p.SelectBlock)), G.Must(ops.SlidingWindow(q, k, v, p.Window))))
+	sum := G.Must(ops.Add(compressed, G.Must(ops.SelectedAttention(q, k, v, idx, p.SelectBlock)),
+		G.Must(ops.SlidingWindow(q, k, v, p.Window))))
 	grads := testutil.Must(graph.Grad(G.Must(G.Sum(sum)), q, k, v, kc, vc))(t)
 	return g, append(G.Nodes{sum}, grads...)
 }
@@ -48,11 +49,13 @@ func TestPolicyChoosesKernels(t *testing.T) {
 		{},
 		{graph.Policy{Window: general}, map[string]graph.Reason{"window": graph.ReasonPolicy}},
 		{graph.Policy{Compressed: general}, map[string]graph.Reason{"compressed": graph.ReasonPolicy}},
-		{graph.Policy{Selected: general}, map[string]graph.Reason{"selected": graph.ReasonPolicy, "select": graph.ReasonPolicy}},
+		{graph.Policy{Selected: general}, map[string]graph.Reason{"selected": graph.ReasonPolicy,
+			"select": graph.ReasonPolicy}},
 		{graph.Policy{Window: graph.BranchPolicy{MinKeys: 140}, Compressed: graph.BranchPolicy{MinKeys: 7}}, nil},
 		{graph.Policy{Window: graph.BranchPolicy{MinKeys: 141}, Compressed: graph.BranchPolicy{MinKeys: 8}},
 			map[string]graph.Reason{"window": graph.ReasonLength, "compressed": graph.ReasonLength}},
-		{graph.Policy{Selected: graph.BranchPolicy{MinKeys: math.MaxInt}}, map[string]graph.Reason{"selected": graph.ReasonLength, "select": graph.ReasonLength}},
+		{graph.Policy{Selected: graph.BranchPolicy{MinKeys: math.MaxInt}},
+			map[string]graph.Reason{"selected": graph.ReasonLength, "select": graph.ReasonLength}},
 	} {
 		b, _ := open(t)
 		g, results := branches(t)
@@ -90,7 +93,8 @@ func TestAlignmentOfTensorCores(t *testing.T) {
 		a.Set(*(*unsafe.Pointer)(unsafe.Pointer(&address)), o.Bytes())
 		return a
 	}
-	for offset, want := range map[int]string{0: "", 16: "", 8: "unsupported alignment: operand 1 lies at 0x", 2: "want a multiple of 16 bytes"} {
+	for offset, want := range map[int]string{0: "", 16: "", 8: "unsupported alignment: operand 1 lies at 0x",
+		2: "want a multiple of 16 bytes"} {
 		in := []spec.Arg{at(0, 0, o), at(1, offset, o), at(2, 0, o)}
 		out := []spec.Arg{at(3, 0, o), at(4, 0, spec.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{1, 2, 8}})}
 		k, _ := x.bind(attention.SlidingWindow{Window: 4}, in, out)

@@ -176,7 +176,8 @@ func TestEveryCallOfTrainingFailsOnce(t *testing.T) {
 				}
 				all := errors.Join(failures...)
 				require.NotContains(t, all.Error(), "panic")
-				if f.Result != driver.IllegalAddress && len(failures) > 1 { // what could not be freed at first is freed by the backend
+				// what could not be freed at first is freed by the backend
+				if f.Result != driver.IllegalAddress && len(failures) > 1 {
 					require.Len(t, failures, 2, "%v", all)
 					require.ErrorContains(t, failures[0], "close of ")
 					require.ErrorContains(t, failures[1],

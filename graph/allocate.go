@@ -14,14 +14,16 @@ import (
 func (m *Machine) allocate() (err error) {
 	bytes := m.arena + m.workspace
 	if m.memory, err = m.backend.Alloc(bytes); err != nil {
-		return fmt.Errorf("arena of %s and workspace of %s: %w", memory.Size(int64(m.arena)), memory.Size(int64(m.workspace)), err)
+		return fmt.Errorf("arena of %s and workspace of %s: %w", memory.Size(int64(m.arena)),
+			memory.Size(int64(m.workspace)), err)
 	}
 	if m.stream, err = m.backend.NewStream(); err != nil {
 		return err
 	}
 	m.memory.Place(&m.wholeMemory, 0, bytes)
 	m.memory.Place(&m.work, m.arena, m.workspace)
-	m.state, m.counts, m.readValues = make([]state, len(m.values)), make([]atomic.Int64, len(m.steps)), make([]G.Value, len(m.reads))
+	m.state, m.counts, m.readValues = make([]state, len(m.values)), make([]atomic.Int64, len(m.steps)),
+		make([]G.Value, len(m.reads))
 	for _, v := range m.values {
 		if err := m.place(v); err != nil {
 			return fmt.Errorf("%s: %w", v.name, err)

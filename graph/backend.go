@@ -69,11 +69,14 @@ type Backend interface {
 
 // Call describes an op and its operands to a backend.
 type Call struct {
-	Op       G.Op      // nil for a Spec that is not the op of a node
-	Spec     spec.Spec // nil for an op that is not of package ops
-	In, Out  []spec.Operand
-	Follows  []bool // of In, then Out: whether the operand lies directly after the one before it in memory; known from dispatch on, nil for none
-	Constant []bool // of In: whether it is an input of WithConstantInputs or a copy of one: no step writes it while the op may run
+	Op      G.Op      // nil for a Spec that is not the op of a node
+	Spec    spec.Spec // nil for an op that is not of package ops
+	In, Out []spec.Operand
+	// of In, then Out: whether the operand lies directly after the one before it in memory; known from dispatch on, nil
+	// for none
+	Follows []bool
+	// of In: whether it is an input of WithConstantInputs or a copy of one: no step writes it while the op may run
+	Constant []bool
 	Policy   Policy
 }
 

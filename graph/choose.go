@@ -11,7 +11,8 @@ import (
 
 // firstAccepted returns the first implementation that try accepts, nil if there is none, and the refusals of those
 // before it. It returns an error of try that is not *Unsupported.
-func firstAccepted(offers []Implementation, try func(Implementation) error) (impl Implementation, refused []Refusal, err error) {
+func firstAccepted(offers []Implementation, try func(Implementation) error) (impl Implementation, refused []Refusal,
+	err error) {
 	for _, i := range offers {
 		err := try(i)
 		u := (*Unsupported)(nil)

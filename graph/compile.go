@@ -33,7 +33,8 @@ func newPlan(g *G.ExprGraph, o options) (*plan, error) {
 
 // emptyPlan returns a plan without steps.
 func emptyPlan(o options) (*plan, error) {
-	p := &plan{backend: o.backend, device: o.backend.Device(), policy: *o.policy, constant: o.constant, valueByNode: map[*G.Node]*planValue{}, unfused: map[string]int{}}
+	p := &plan{backend: o.backend, device: o.backend.Device(), policy: *o.policy, constant: o.constant,
+		valueByNode: map[*G.Node]*planValue{}, unfused: map[string]int{}}
 	var err error
 	if p.half, err = o.precision.half(); err != nil {
 		return nil, err

@@ -35,7 +35,8 @@ func NewCPU(workers int) Backend {
 func (b *cpuBackend) Device() Device {
 	total, _ := memory.Total()
 	return Device{
-		Name: runtime.GOARCH, Kind: "cpu", Units: b.workers, Memory: total, Features: cpu.Level(), Alignment: cpuAlignment, Host: true,
+		Name: runtime.GOARCH, Kind: "cpu", Units: b.workers, Memory: total, Features: cpu.Level(),
+		Alignment: cpuAlignment, Host: true,
 	}
 }
 

@@ -55,7 +55,8 @@ func (p *plan) implement(s *step) error {
 // addCheck adds c to the checks of v, unless v has the same check already: layers of a model read the same indices.
 func (v *planValue) addCheck(c valueCheck) {
 	same := func(x valueCheck) bool {
-		return x.spec == c.spec && slices.EqualFunc(x.in, c.in, func(a, b spec.Operand) bool { return a.Dtype == b.Dtype && slices.Equal(a.Shape, b.Shape) })
+		return x.spec == c.spec && slices.EqualFunc(x.in, c.in,
+			func(a, b spec.Operand) bool { return a.Dtype == b.Dtype && slices.Equal(a.Shape, b.Shape) })
 	}
 	if !slices.ContainsFunc(v.checks, same) {
 		v.checks = append(v.checks, c)
@@ -79,7 +80,8 @@ func (p *plan) leaveToHost(s *step) error {
 	main := s.out[0]
 	for _, v := range s.out[1:] {
 		if v.node != nil {
-			p.steps = append(p.steps, &step{node: v.node, op: v.node.Op(), in: []*planValue{main}, out: []*planValue{v}, implementation: hostName})
+			p.steps = append(p.steps, &step{node: v.node, op: v.node.Op(), in: []*planValue{main},
+				out: []*planValue{v}, implementation: hostName})
 			v.kind = fromHost
 		}
 	}

@@ -34,7 +34,10 @@ func variables() []variable {
 			p.Unfused = names
 			return nil
 		}},
-		{"NSA_USE_FA2", boolean(func(p *Policy, v bool) { p.Window.General, p.Compressed.General, p.Selected.General = !v, !v, !v })},
+		{"NSA_USE_FA2", boolean(func(p *Policy, v bool) {
+			p.Window.General, p.Compressed.General,
+				p.Selected.General = !v, !v, !v
+		})},
 		{"NSA_USE_FA2_WIN", boolean(func(p *Policy, v bool) { p.Window.General = !v })},
 		{"NSA_USE_FA2_CMP", boolean(func(p *Policy, v bool) { p.Compressed.General = !v })},
 		{"NSA_FA2_MIN_LEN_WIN", length(func(p *Policy) *BranchPolicy { return &p.Window })},
@@ -96,7 +99,8 @@ func refusePacked(p *Policy, value string) error {
 	if err := boolean(func(_ *Policy, v bool) { packed = v })(p, value); err != nil || !packed {
 		return err
 	}
-	return fmt.Errorf("is %q: %w", value, Refuse(ReasonDocuments, "a machine does not put documents into a graph: give its ops cu_seqlens (ops.WithDocuments)"))
+	return fmt.Errorf("is %q: %w", value, Refuse(ReasonDocuments,
+		"a machine does not put documents into a graph: give its ops cu_seqlens (ops.WithDocuments)"))
 }
 
 // length returns the function that reads the least number of keys of a branch; -1 means never.
@@ -134,8 +138,10 @@ func PolicyFromEnv() (Policy, error) {
 	}
 	for _, s := range os.Environ() {
 		name, value, _ := strings.Cut(s, "=")
-		if strings.HasPrefix(name, "NSA_") && value != "" && !slices.ContainsFunc(known, func(v variable) bool { return v.name == name }) {
-			errs = append(errs, fmt.Errorf("graph: unknown environment variable %s; did you mean %s?", name, nearest(name, known)))
+		if strings.HasPrefix(name, "NSA_") && value != "" && !slices.ContainsFunc(known,
+			func(v variable) bool { return v.name == name }) {
+			errs = append(errs, fmt.Errorf("graph: unknown environment variable %s; did you mean %s?", name,
+				nearest(name, known)))
 		}
 	}
 	return p, errors.Join(errs...)

@@ -68,7 +68,8 @@ func readersOfInput[S spec.Spec](f *fuser, s *step) (layers []*step) {
 		return nil
 	}
 	for _, r := range f.readers[s.in[0]] {
-		if _, ok := r.spec.(S); ok && r.in[0] == s.in[0] && !slices.Contains(layers, r) && sameType(r.in[1], s.in[1]) && sameType(r.out[0], s.out[0]) {
+		if _, ok := r.spec.(S); ok && r.in[0] == s.in[0] && !slices.Contains(layers, r) &&
+			sameType(r.in[1], s.in[1]) && sameType(r.out[0], s.out[0]) {
 			layers = append(layers, r)
 		}
 	}
@@ -102,7 +103,8 @@ func (f *fuser) linearsGrad(s *step) error {
 			old, readers, dy = append(old, rope), []*step{rope}, rope.in[0]
 		}
 		terms := []*planValue{dy}
-		if sum, _, ok := written[pointwise.Add](f, dy); ok && f.readOnlyBy(dy, readers...) && len(sum.in) <= linear.MaxTerms && sameType(append(sum.in[:len(sum.in):len(sum.in)], dy)...) {
+		if sum, _, ok := written[pointwise.Add](f, dy); ok && f.readOnlyBy(dy, readers...) &&
+			len(sum.in) <= linear.MaxTerms && sameType(append(sum.in[:len(sum.in):len(sum.in)], dy)...) {
 			old, terms = append(old, sum), sum.in
 		}
 		in, out, op.Terms[i] = append(in, terms...), append(out, w.out[0]), len(terms)

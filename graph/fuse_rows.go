@@ -23,7 +23,8 @@ func (f *fuser) normGradAdd(add *step) error {
 			continue
 		}
 		in := append(slices.Clip(grad.in), residual)
-		if done, err := f.replace([]*step{add, grad}, norm.RMSNormGradAdd(op), in, []*planValue{add.out[0], grad.out[1]}); done || err != nil {
+		if done, err := f.replace([]*step{add, grad}, norm.RMSNormGradAdd(op), in,
+			[]*planValue{add.out[0], grad.out[1]}); done || err != nil {
 			return err
 		}
 	}
@@ -43,7 +44,8 @@ func (f *fuser) gateSigmoid(s *step) error {
 	}
 	for _, back := range slices.Clone(f.readers[gates]) {
 		grad, op, ok := written[pointwise.GatedSumGrad](f, back.in[len(back.in)-1])
-		if _, is := back.spec.(pointwise.SigmoidGrad); !is || !ok || op != (pointwise.GatedSumGrad{}) || grad.in[0] != gates || back.in[1] != grad.out[0] {
+		if _, is := back.spec.(pointwise.SigmoidGrad); !is || !ok || op != (pointwise.GatedSumGrad{}) ||
+			grad.in[0] != gates || back.in[1] != grad.out[0] {
 			continue
 		}
 		in, out := slices.Concat(sigmoid.in, grad.in[1:]), slices.Concat(back.out, grad.out[1:])

@@ -15,25 +15,30 @@ type fusion struct {
 // fusions returns the rules in the order in which they are applied to the whole plan.
 func fusions() []fusion {
 	return []fusion{
-		{"copies", (*fuser).removeCopies},                // readers of a copy read the original
-		{"linears", (*fuser).linears},                    // linear layers of one input, and the RoPEs after them: one product
-		{"linears-grad", (*fuser).linearsGrad},           // their gradients by weights and input, and the sum of those by the input: two products
-		{"linear-cast", (*fuser).linearCast},             // linear layer and the cast to float32 after it
-		{"linear-add", (*fuser).linearAdd},               // linear layer and the residual add after it
-		{"norm-grad-add", (*fuser).normGradAdd},          // gradient of RMSNorm and the add of the residual's gradient
-		{"decode-gates", (*fuser).decodeGates},           // step of decoding, and the layer and the sigmoid that compute its gates
-		{"linear-activation", (*fuser).linearActivation}, // linear layer and the SiLU or the sigmoid that alone reads its result
-		{"linear-silu", (*fuser).linearSiLU},             // linear layer and the SiLU after it
-		{"gate-sigmoid", (*fuser).gateSigmoid},           // gated sum and its gradient, and the sigmoid of the gates
-		{"deltas", (*fuser).deltas},                      // gradient of a gated sum, and the deltas that the gradients of attention need
-		{"norm-linears", (*fuser).normLinears},           // linear layers and the RMSNorm before them
+		{"copies", (*fuser).removeCopies}, // readers of a copy read the original
+		{"linears", (*fuser).linears},     // linear layers of one input, and the RoPEs after them: one product
+		// their gradients by weights and input, and the sum of those by the input: two products
+		{"linears-grad", (*fuser).linearsGrad},
+		{"linear-cast", (*fuser).linearCast},    // linear layer and the cast to float32 after it
+		{"linear-add", (*fuser).linearAdd},      // linear layer and the residual add after it
+		{"norm-grad-add", (*fuser).normGradAdd}, // gradient of RMSNorm and the add of the residual's gradient
+		// step of decoding, and the layer and the sigmoid that compute its gates
+		{"decode-gates", (*fuser).decodeGates},
+		// linear layer and the SiLU or the sigmoid that alone reads its result
+		{"linear-activation", (*fuser).linearActivation},
+		{"linear-silu", (*fuser).linearSiLU},   // linear layer and the SiLU after it
+		{"gate-sigmoid", (*fuser).gateSigmoid}, // gated sum and its gradient, and the sigmoid of the gates
+		// gradient of a gated sum, and the deltas that the gradients of attention need
+		{"deltas", (*fuser).deltas},
+		{"norm-linears", (*fuser).normLinears}, // linear layers and the RMSNorm before them
 	}
 }
 
 // fuse replaces patterns of steps by single steps. A removed step is nil until all rules have been applied, so that
 // indices stay valid.
 func (p *plan) fuse() error {
-	f := &fuser{plan: p, index: map[*step]int{}, writer: map[*planValue]*step{}, readers: map[*planValue][]*step{}, trains: p.hasInputDerivatives()}
+	f := &fuser{plan: p, index: map[*step]int{}, writer: map[*planValue]*step{}, readers: map[*planValue][]*step{},
+		trains: p.hasInputDerivatives()}
 	for i, s := range p.steps {
 		f.put(i, s)
 	}

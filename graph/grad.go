@@ -189,7 +189,8 @@ func (b *backward) propagate(n *G.Node) error {
 			return fmt.Errorf("%s returned no gradient for its input %d", describe(n), j)
 		}
 		if elements(grads[j]) != elements(c) {
-			return fmt.Errorf("%s returned a gradient of shape %v for its input %d of shape %v", describe(n), grads[j].Shape(), j, c.Shape())
+			return fmt.Errorf("%s returned a gradient of shape %v for its input %d of shape %v", describe(n),
+				grads[j].Shape(), j, c.Shape())
 		}
 		b.terms[c] = append(b.terms[c], grads[j])
 	}

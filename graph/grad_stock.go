@@ -62,7 +62,8 @@ func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) G.Nodes {
 	switch gorgoniaType(n.Op()) {
 	case "col2imOp": // upstream takes the SymDiff of an embedded im2colOp for its own
 		pair := func(h, w string) tensor.Shape { return tensor.Shape{intField(n.Op(), h), intField(n.Op(), w)} }
-		return G.Nodes{G.Must(G.Im2Col(grad, pair("h", "w"), pair("padH", "padW"), pair("strideH", "strideW"), pair("dilationH", "dilationW")))}
+		return G.Nodes{G.Must(G.Im2Col(grad, pair("h", "w"), pair("padH", "padW"), pair("strideH", "strideW"),
+			pair("dilationH", "dilationW")))}
 	case "avgPoolOp": // upstream adds each window to one element, and pools the sums
 		return G.Nodes{avgPoolGrad(n.Op(), inputs[0].Shape(), grad)}
 	case "sparsemaxOp": // upstream forgets the axis. Where the result is above 0, dx is dy minus the mean of dy there
@@ -76,7 +77,8 @@ func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) G.Nodes {
 		mean := G.Must(G.HadamardDiv(total(G.Must(G.HadamardProd(support, grad))), total(support)))
 		minus := G.Must(G.BroadcastSub(grad, mean, nil, []byte{byte(axis)}))
 		return G.Nodes{G.Must(G.HadamardProd(support, minus))}
-	case "dropoutOp": // upstream divides by p. y/x is right in evaluation, too; where x is 0 it is unknown, and its mean is 1
+	// upstream divides by p. y/x is right in evaluation, too; where x is 0 it is unknown, and its mean is 1
+	case "dropoutOp":
 		isZero := G.Must(G.Eq(inputs[0], constant(n, 0), true))
 		factor := G.Must(G.HadamardDiv(G.Must(G.Add(n, isZero)), G.Must(G.Add(inputs[0], isZero))))
 		return G.Nodes{G.Must(G.HadamardProd(factor, grad))}
@@ -89,7 +91,9 @@ func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) G.Nodes {
 		factor = G.Must(G.HadamardProd(G.Must(G.Cube(n)), constant(n, -0.5)))
 	case "a ⊗ b": // upstream swaps the two factors
 		return G.Nodes{G.Must(G.Mul(grad, inputs[1])), G.Must(G.Mul(G.Must(G.Transpose(grad, 1, 0)), inputs[0]))}
-	case "^ false": // its gradient takes the log of the input; for the log of a softmax Gorgonia turns the softmax node itself into a log softmax
+	// its gradient takes the log of the input; for the log of a softmax Gorgonia turns the softmax node itself into a
+	// log softmax
+	case "^ false":
 		if gorgoniaType(inputs[0].Op()) != "softmaxOp" {
 			return nil
 		}
@@ -98,7 +102,8 @@ func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) G.Nodes {
 			panic(err)
 		}
 		return grads
-	case "Softmax{-1, false}()", "Softmax{-1, true}()": // upstream normalises a column along axis 0, and differentiates along axis 1
+	// upstream normalises a column along axis 0, and differentiates along axis 1
+	case "Softmax{-1, false}()", "Softmax{-1, true}()":
 		x := inputs[0].Shape()
 		if !x.IsColVec() {
 			return nil

@@ -18,12 +18,14 @@ type hostMemory struct {
 	free  map[string][]*tensor.Dense // by type and shape
 	most  map[string]int             // number of steps in takes, by type and shape: the length of free never exceeds it
 	takes map[*step]bool             // steps that have found no free memory in some run
-	owned map[*tensor.Dense]string   // results of this run that share memory with no other value, with their type and shape
+	// results of this run that share memory with no other value, with their type and shape
+	owned map[*tensor.Dense]string
 }
 
 func newHostMemory() hostMemory {
 	return hostMemory{
-		free: map[string][]*tensor.Dense{}, most: map[string]int{}, takes: map[*step]bool{}, owned: map[*tensor.Dense]string{},
+		free: map[string][]*tensor.Dense{}, most: map[string]int{}, takes: map[*step]bool{},
+		owned: map[*tensor.Dense]string{},
 	}
 }
 

@@ -23,7 +23,8 @@ func (m *Machine) load(in *planValue) error {
 	if v == nil {
 		return errors.New("no value is bound")
 	}
-	if s.adopted && s.host == v && !in.updated { // the same device value as in the last run: Adopt checks that it is still there
+	// the same device value as in the last run: Adopt checks that it is still there
+	if s.adopted && s.host == v && !in.updated {
 		return m.send(in, v)
 	}
 	s.adopted = false

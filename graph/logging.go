@@ -29,16 +29,19 @@ func (m *Machine) logPlan() {
 			host++
 		}
 		for _, r := range s.Refused {
-			l.Warn("implementation refused", "node", s.Node.ID(), "op", s.Op, "implementation", r.Name, "why", r.Why, "instead", s.Implementation)
+			l.Warn("implementation refused", "node", s.Node.ID(), "op", s.Op, "implementation", r.Name, "why", r.Why,
+				"instead", s.Implementation)
 		}
 	}
-	l.Info("plan", "device", p.Device.Name, "steps", len(p.Steps), "onHost", host, "arena", p.Arena, "workspace", p.Workspace)
+	l.Info("plan", "device", p.Device.Name, "steps", len(p.Steps), "onHost", host, "arena", p.Arena, "workspace",
+		p.Workspace)
 }
 
 // logStep logs a step that has run.
 func (m *Machine) logStep(s *step) {
 	if l := m.opts.logger; l != nil && l.Enabled(context.Background(), slog.LevelDebug) {
-		l.Debug("step", "run", m.run, "node", s.node.ID(), "op", s.opName(), "implementation", s.implementation, "result", s.out[0].arg.Operand.String())
+		l.Debug("step", "run", m.run, "node", s.node.ID(), "op", s.opName(), "implementation", s.implementation,
+			"result", s.out[0].arg.Operand.String())
 	}
 }
 
@@ -58,9 +61,11 @@ func (m *Machine) logTimes(times []time.Duration, ran []bool) {
 		totals[p] = total{totals[p].calls + 1, totals[p].time + times[i]}
 	}
 	for _, p := range slices.SortedFunc(maps.Keys(totals), func(a, b path) int {
-		return cmp.Or(cmp.Compare(totals[b].time, totals[a].time), cmp.Compare(a.op, b.op), cmp.Compare(a.implementation, b.implementation))
+		return cmp.Or(cmp.Compare(totals[b].time, totals[a].time), cmp.Compare(a.op, b.op),
+			cmp.Compare(a.implementation, b.implementation))
 	}) {
 		t := totals[p]
-		m.opts.logger.Info("time", "run", m.run, "op", p.op, "implementation", p.implementation, "calls", t.calls, "took", t.time)
+		m.opts.logger.Info("time", "run", m.run, "op", p.op, "implementation", p.implementation, "calls", t.calls,
+			"took", t.time)
 	}
 }

@@ -145,7 +145,8 @@ func (m *Machine) count(i int) {
 	}
 	s := m.steps[i]
 	if branch, _ := m.policy.Attention(s.spec); branch != "" {
-		m.opts.logger.Info("attention", "run", m.run, "node", s.node.ID(), "op", s.opName(), "q", s.in[0].arg.Operand.String(),
+		m.opts.logger.Info("attention", "run", m.run, "node", s.node.ID(), "op", s.opName(), "q",
+			s.in[0].arg.Operand.String(),
 			"k", s.in[1].arg.Operand.String(), "implementation", s.implementation, "refused", joinRefusals(s.refused))
 	}
 }

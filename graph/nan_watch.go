@@ -17,7 +17,8 @@ func (m *Machine) watchResult(s *step) (err error) {
 	result := s.out[0]
 	want := result.arg.Operand
 	switch dt := want.Dtype; {
-	case spec.IsHalf(dt): // pairs, as an int32: no host value has such a type. Alignment leaves room after an odd last element
+	// pairs, as an int32: no host value has such a type. Alignment leaves room after an odd last element
+	case spec.IsHalf(dt):
 		want = spec.Operand{Dtype: tensor.Int32, Shape: tensor.Shape{(want.Elements() + 1) / 2}}
 	case dt != tensor.Float32 && dt != tensor.Float64:
 		return nil
@@ -25,7 +26,8 @@ func (m *Machine) watchResult(s *step) (err error) {
 	v := m.state[result.id].host
 	if result.kind == fromKernel {
 		v = spec.NewValue(want)
-		if err := errors.Join(m.stream.Download(v, spec.Arg{Operand: want, Buf: result.arg.Buf}), m.stream.Synchronize()); err != nil {
+		if err := errors.Join(m.stream.Download(v, spec.Arg{Operand: want, Buf: result.arg.Buf}),
+			m.stream.Synchronize()); err != nil {
 			return err
 		}
 	}

@@ -62,9 +62,10 @@ type planValue struct {
 
 	kernelReads, hostReads bool         // by dispatch: who reads it; a gorgonia.Read is a reader on the host
 	checks                 []valueCheck // by dispatch: ops that check its numbers if these come from the host
-	last                   int          // by layout: index of the last step that reads it; the number of steps if it is kept
-	follows                *planValue   // by joinWeights: the value directly before it in memory; nil: it may lie anywhere
-	region                 *region      // by layout: its place in the arena, nil if it has none
+	// by layout: index of the last step that reads it; the number of steps if it is kept
+	last    int
+	follows *planValue // by joinWeights: the value directly before it in memory; nil: it may lie anywhere
+	region  *region    // by layout: its place in the arena, nil if it has none
 }
 
 // step is one instruction: a kernel, or an op that runs on the host.
@@ -141,9 +142,10 @@ func typesOf(values []*planValue) []spec.Operand {
 // first. A run may skip these casts if the copies are up to date: the weights are constant, or a solver's step has
 // written the copies.
 type halfCopies struct {
-	byInput     map[*G.Node]*planValue
-	casts       []*step // of weights: inputs with a derivative, which solvers change, and constant inputs; the first steps of the plan
-	allConstant bool    // there are such casts, and no weight has a derivative
+	byInput map[*G.Node]*planValue
+	// of weights: inputs with a derivative, which solvers change, and constant inputs; the first steps of the plan
+	casts       []*step
+	allConstant bool // there are such casts, and no weight has a derivative
 }
 
 // hostCall says how the machine runs an op of Gorgonia. The zero value calls its Do.
@@ -183,8 +185,10 @@ func newHalfCopies(byInput map[*G.Node]*planValue, casts []*step) halfCopies {
 // in the middle, for inputs of one element, and for some gradients along the last axis. An index outside the axis
 // selects element 0, as it does there: Gorgonia's own test has one.
 type byIndices struct {
-	axis     int
-	gradient bool // the result is the gradient of x, and the gradient of the selected elements is an argument between x and the indices
+	axis int
+	// the result is the gradient of x, and the gradient of the selected elements is an argument between x and the
+	// indices
+	gradient bool
 }
 
 // ownOp computes an op on the host, because Gorgonia v0.9.18 or package tensor v0.9.24 computes it wrongly for some

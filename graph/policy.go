@@ -76,7 +76,8 @@ func (p Policy) Attention(spec spec.Spec) (name string, b BranchPolicy) {
 // decoding returns the policy for a step of decoding. One kernel computes all branches, so it is a general one if any
 // branch asks for that.
 func (p Policy) decoding(c decode.KVCache) BranchPolicy {
-	return BranchPolicy{General: p.Compressed.General && c.Has(decode.Compressed) || p.Selected.General && c.Has(decode.Selected) ||
+	return BranchPolicy{General: p.Compressed.General && c.Has(decode.Compressed) || p.Selected.General &&
+		c.Has(decode.Selected) ||
 		p.Window.General && (c.Has(decode.Window) || c.Dense())}
 }
 

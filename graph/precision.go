@@ -59,7 +59,8 @@ func (t *precisionPass) addStep(s *step) error {
 	call := t.call(s)
 	in, out := t.backend.Storage(call, t.half)
 	if len(in) != len(s.in) || len(out) != len(s.out) {
-		return fmt.Errorf("%s returned storage types for %d inputs and %d outputs, want %d and %d", t.device.Kind, len(in), len(out), len(s.in), len(s.out))
+		return fmt.Errorf("%s returned storage types for %d inputs and %d outputs, want %d and %d", t.device.Kind,
+			len(in), len(out), len(s.in), len(s.out))
 	}
 	for i := range call.In {
 		call.In[i].Dtype = in[i]

@@ -104,7 +104,8 @@ func (p *plan) recomputeBackward(o options) error {
 			boundaries = append(boundaries, v)
 		}
 	}
-	r := &recomputer{plan: p, writers: p.writers(), repeatable: p.stepsBefore(boundaries), repeated: map[*planValue]*planValue{}}
+	r := &recomputer{plan: p, writers: p.writers(), repeatable: p.stepsBefore(boundaries),
+		repeated: map[*planValue]*planValue{}}
 	forward := p.stepsBefore(append(p.results(), boundaries...))
 	for _, s := range p.steps {
 		if !forward[s] {
@@ -151,7 +152,8 @@ func (r *recomputer) inputs(s *step) []*planValue {
 
 // repeat adds s again, after repetitions of the steps that it needs.
 func (r *recomputer) repeat(s *step) {
-	again := &step{node: s.node, spec: s.spec, in: r.inputs(s), rule: s.rule, replaces: s.replaces, refused: s.refused, recomputed: true}
+	again := &step{node: s.node, spec: s.spec, in: r.inputs(s), rule: s.rule, replaces: s.replaces,
+		refused: s.refused, recomputed: true}
 	for _, v := range s.out {
 		c := r.plan.newValue(nil, v.name+", recomputed", fromKernel, v.arg.Operand)
 		r.repeated[v], again.out = c, append(again.out, c)

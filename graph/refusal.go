@@ -13,21 +13,23 @@ const (
 	ReasonDevice     Reason = iota + 1 // the device lacks what the kernel needs, such as half precision
 	ReasonCapability                   // the compute capability
 	ReasonType                         // element types
-	ReasonShape                        // sizes or parameters that do not fit each other, or for which the kernel is not made
-	ReasonHeadDim                      // head dimensions without a kernel
-	ReasonSize                         // a size of zero, or one beyond what the kernel or a grid can count
-	ReasonStride                       // the distance between rows
-	ReasonAlignment                    // of an operand's memory
-	ReasonShared                       // a thread block would need more shared memory than the device allows
-	ReasonDocuments                    // documents packed into rows (cu_seqlens)
-	ReasonLength                       // too few keys for the kernel to be faster
-	ReasonPolicy                       // switched off by the Policy
-	ReasonMissing                      // a library, or a kernel for the op, is not there
+	// sizes or parameters that do not fit each other, or for which the kernel is not made
+	ReasonShape
+	ReasonHeadDim   // head dimensions without a kernel
+	ReasonSize      // a size of zero, or one beyond what the kernel or a grid can count
+	ReasonStride    // the distance between rows
+	ReasonAlignment // of an operand's memory
+	ReasonShared    // a thread block would need more shared memory than the device allows
+	ReasonDocuments // documents packed into rows (cu_seqlens)
+	ReasonLength    // too few keys for the kernel to be faster
+	ReasonPolicy    // switched off by the Policy
+	ReasonMissing   // a library, or a kernel for the op, is not there
 )
 
 var reasons = [...]string{
-	ReasonDevice: "device", ReasonCapability: "capability", ReasonType: "type", ReasonShape: "shape", ReasonHeadDim: "head dim",
-	ReasonSize: "size", ReasonStride: "stride", ReasonAlignment: "alignment", ReasonShared: "shared memory",
+	ReasonDevice: "device", ReasonCapability: "capability", ReasonType: "type", ReasonShape: "shape",
+	ReasonHeadDim: "head dim",
+	ReasonSize:    "size", ReasonStride: "stride", ReasonAlignment: "alignment", ReasonShared: "shared memory",
 	ReasonDocuments: "documents", ReasonLength: "length", ReasonPolicy: "policy", ReasonMissing: "missing",
 }
 

@@ -40,7 +40,8 @@ func (r *recording) drop() error {
 // addToSegments adds step i to the last segment, or begins one with it.
 func (m *Machine) addToSegments(i int) {
 	kernels, sums := m.steps[i].kernel != nil, m.steps[i].phase != always
-	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels && i != m.prologue && i != len(m.halfCopies.casts) {
+	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels && i != m.prologue &&
+		i != len(m.halfCopies.casts) {
 		last := &m.segments[n-1]
 		last.to, last.sums = i+1, last.sums || sums
 		return

@@ -58,15 +58,16 @@ func NewPlan(g *G.ExprGraph, opts ...Option) (_ Plan, err error) {
 
 // PlanStep is one instruction.
 type PlanStep struct {
-	Node           *G.Node        // for a cast, the node whose value it casts
-	Op             string         // the name of the op
-	Spec           spec.Spec      // nil for an op that is not of package ops
-	Inputs         []spec.Operand // types and shapes in memory
-	Rule           string         // the fusion rule that made the step, "" for none
-	Replaces       G.Nodes        // the nodes whose steps it replaces
-	Recomputed     bool           // a step of the forward pass, computed again for the backward pass: see WithRecompute
-	Prologue       bool           // a cast of an input or a constant; RunAndStep skips it if the solver's step has written the copy
-	Implementation string         // name of the backend's implementation, or "host" for an op that runs by its own Do
+	Node       *G.Node        // for a cast, the node whose value it casts
+	Op         string         // the name of the op
+	Spec       spec.Spec      // nil for an op that is not of package ops
+	Inputs     []spec.Operand // types and shapes in memory
+	Rule       string         // the fusion rule that made the step, "" for none
+	Replaces   G.Nodes        // the nodes whose steps it replaces
+	Recomputed bool           // a step of the forward pass, computed again for the backward pass: see WithRecompute
+	// a cast of an input or a constant; RunAndStep skips it if the solver's step has written the copy
+	Prologue       bool
+	Implementation string // name of the backend's implementation, or "host" for an op that runs by its own Do
 	Outputs        []PlanOutput
 	Cost           Cost      // zero for an op on the host
 	Refused        []Refusal // preferred implementations that were refused, and why
@@ -95,11 +96,14 @@ func (m *Machine) Plan() Plan {
 
 // report returns the plan for users; counts has how often each step has run.
 func (p *plan) report(counts []int64) Plan {
-	r := Plan{Device: p.device, Copies: p.removedCopies, Unfused: maps.Clone(p.unfused), Arena: p.arena, ArenaMin: p.arenaMin, Workspace: p.workspace}
+	r := Plan{Device: p.device, Copies: p.removedCopies, Unfused: maps.Clone(p.unfused), Arena: p.arena,
+		ArenaMin: p.arenaMin, Workspace: p.workspace}
 	for i, s := range p.steps {
 		step := PlanStep{
-			Node: s.node, Op: s.opName(), Spec: s.spec, Inputs: typesOf(s.in), Prologue: i < p.prologue, Recomputed: s.recomputed,
-			Rule: s.rule, Replaces: s.replaces, Implementation: s.implementation, Cost: s.cost, Refused: s.refused, Runs: counts[i],
+			Node: s.node, Op: s.opName(), Spec: s.spec, Inputs: typesOf(s.in), Prologue: i < p.prologue,
+			Recomputed: s.recomputed,
+			Rule:       s.rule, Replaces: s.replaces, Implementation: s.implementation, Cost: s.cost, Refused: s.refused,
+			Runs: counts[i],
 		}
 		for _, v := range s.out {
 			o := PlanOutput{Operand: v.arg.Operand, Offset: -1, Last: v.last, Kept: v.keep}

@@ -74,7 +74,8 @@ func (m *Machine) callOp(s *step, args []G.Value) (G.Value, error) {
 		return nil, errors.New("the op returned no value")
 	}
 	want := s.out[0].arg.Operand
-	if got := (spec.Operand{Dtype: result.Dtype(), Shape: result.Shape()}); got.Dtype != want.Dtype || got.Elements() != want.Elements() {
+	if got := (spec.Operand{Dtype: result.Dtype(), Shape: result.Shape()}); got.Dtype != want.Dtype ||
+		got.Elements() != want.Elements() {
 		return nil, fmt.Errorf("the op returned %v, want %v", got, want)
 	}
 	return result, nil

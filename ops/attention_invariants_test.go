@@ -105,7 +105,8 @@ func TestAttentionBatchEqualsMembers(t *testing.T) {
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 	idx := selectBlocks(t, c, p, tensor.Float32, q, kc, vc)
 	for i := range c.B {
-		require.Equal(t, member(idx, i).Ints, selectBlocks(t, c, p, tensor.Float32, member(q, i), member(kc, i), member(vc, i)).Ints)
+		require.Equal(t, member(idx, i).Ints, selectBlocks(t, c, p, tensor.Float32, member(q, i), member(kc, i),
+			member(vc, i)).Ints)
 	}
 }
 
@@ -157,7 +158,8 @@ func TestAttentionIgnoresUnseen(t *testing.T) {
 			T := b.Inputs[1].Shape[1]
 			lists, values := []list{
 				{keys: []int{0}}, {keys: []int{T / 3}}, {keys: []int{T / 2, T - 1}}, {keys: from(T/2, T)}, {keys: from(0, T/2)},
-				{queries: []int{0}}, {queries: []int{S / 3}}, {queries: from(S/2, S)}, {keys: from(T*3/4, T), queries: from(S*3/4, S)},
+				{queries: []int{0}}, {queries: []int{S / 3}}, {queries: from(S/2, S)},
+				{keys: from(T*3/4, T), queries: from(S*3/4, S)},
 			}, poisons
 			if S != 40 && S != 150 {
 				lists, values = nil, poisons[2:]
@@ -203,7 +205,8 @@ func TestAttentionIgnoresUnseen(t *testing.T) {
 
 // requireUnseen checks that the rows of o, lse, dq, dk and dv that the poison does not reach have the same bits before
 // and after. It returns, for each row [B,S,Hq], whether the poison reaches it and its query sees a key.
-func requireUnseen(t *testing.T, where string, c dims, mask ref.Mask, keys, queries []int, T int, results [][2]array) []bool {
+func requireUnseen(t *testing.T, where string, c dims, mask ref.Mask, keys, queries []int, T int,
+	results [][2]array) []bool {
 	t.Helper()
 	h, rows := c.Hq/c.Hkv, make([]bool, c.B*c.S*c.Hq)
 	same := func(what string, result [2]array, row, n int) {
@@ -220,7 +223,8 @@ func requireUnseen(t *testing.T, where string, c dims, mask ref.Mask, keys, quer
 						seen = append(seen, k)
 					}
 				}
-				if !slices.ContainsFunc(seen, func(k int) bool { return slices.Contains(keys, k) }) && !slices.Contains(queries, q) {
+				if !slices.ContainsFunc(seen, func(k int) bool { return slices.Contains(keys, k) }) &&
+					!slices.Contains(queries, q) {
 					for head := g * h; head < (g+1)*h; head++ {
 						row := (b*c.S+q)*c.Hq + head
 						same("o", results[0], row, c.Dv)
@@ -263,7 +267,8 @@ func TestSelectBlocksIgnoresUnseen(t *testing.T) {
 						continue
 					}
 					end := first*p.Stride + p.BlockLen - 1 // end of the queries that do not see block first
-					idx := selectBlocks(t, c, p, dt, poisoned(q, poison, from(end, S)), poisoned(kc, poison, from(first, kc.Shape[1])), vc).Ints
+					idx := selectBlocks(t, c, p, dt, poisoned(q, poison, from(end, S)),
+						poisoned(kc, poison, from(first, kc.Shape[1])), vc).Ints
 					n := end * c.Hkv * p.TopN
 					require.Equal(t, want[:n], idx[:n])
 				}

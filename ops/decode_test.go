@@ -57,7 +57,8 @@ func newDecoding(t testing.TB, c opcases.Decoding, dt tensor.Dtype, slots int) *
 	in := []array{zeros("q", slots, 1, c.Heads, c.Cache.KeyDim)}
 	for i := range 3 {
 		if hasInputs(c.Cache, i) {
-			in = append(in, zeros("k", slots, 1, c.Cache.KVHeads, c.Cache.KeyDim), zeros("v", slots, 1, c.Cache.KVHeads, c.Cache.ValueDim))
+			in = append(in, zeros("k", slots, 1, c.Cache.KVHeads, c.Cache.KeyDim),
+				zeros("v", slots, 1, c.Cache.KVHeads, c.Cache.ValueDim))
 		}
 	}
 	switch {
@@ -74,8 +75,10 @@ func newDecoding(t testing.TB, c opcases.Decoding, dt tensor.Dtype, slots int) *
 	for i := range cache.Floats {
 		cache.Floats[i] = math.NaN()
 	}
-	in = append(in, cache, array{Name: "page table", Shape: []int{slots, d.width}, Ints: slices.Repeat([]int32{-1}, slots*d.width)})
-	d.bound = bindSpec(t, decode.Step{Cache: c.Cache, Base: opcases.DecodingBase, MLP: c.MLP > 0, GateLayer: c.GateHidden > 0}, dt, d.team.Workers(), in...)
+	in = append(in, cache, array{Name: "page table", Shape: []int{slots, d.width},
+		Ints: slices.Repeat([]int32{-1}, slots*d.width)})
+	d.bound = bindSpec(t, decode.Step{Cache: c.Cache, Base: opcases.DecodingBase, MLP: c.MLP > 0,
+		GateLayer: c.GateHidden > 0}, dt, d.team.Workers(), in...)
 	return d
 }
 
@@ -207,8 +210,9 @@ func TestDecodeMatchesOracle(t *testing.T) {
 // TestDecodeOfOverflowingLogits: a head whose compressed logits are all -Inf has no part in block selection.
 func TestDecodeOfOverflowingLogits(t *testing.T) {
 	const tokens = 45
-	both := opcases.Decoding{Heads: 2, Tokens: tokens, Cache: decode.KVCache{KVHeads: 1, KeyDim: 4, ValueDim: 4, PageLen: 16,
-		Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 8}}}
+	both := opcases.Decoding{Heads: 2, Tokens: tokens, Cache: decode.KVCache{KVHeads: 1, KeyDim: 4, ValueDim: 4,
+		PageLen: 16,
+		Params:  ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 8}}}
 	alone := both
 	alone.Heads = 1
 	all := both.Sequence(1, tokens)

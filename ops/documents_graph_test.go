@@ -112,10 +112,12 @@ func TestNewDocumentsNeedNoPlan(t *testing.T) {
 	const B, S, most = 2, 60, 100
 	c, p := opcases.NewDims(B, S, 4, 2, 6, 3), ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 9}
 	leaves := func() []array {
-		return []array{normal("q", 1, B, S, c.Hq, c.D), normal("k", 2, B, S, c.Hkv, c.D), normal("v", 3, B, S, c.Hkv, c.Dv), normal("do", 4, B, S, c.Hq, c.Dv)}
+		return []array{normal("q", 1, B, S, c.Hq, c.D), normal("k", 2, B, S, c.Hkv, c.D),
+			normal("v", 3, B, S, c.Hkv, c.Dv), normal("do", 4, B, S, c.Hq, c.Dv)}
 	}
 	// graphOf returns a graph of the three branches and the gradients of sum(o*do), with its inputs and results.
-	graphOf := func(seq int, in []array, dt tensor.Dtype, table func(g *G.ExprGraph) *G.Node) (g *G.ExprGraph, results G.Nodes) {
+	graphOf := func(seq int, in []array, dt tensor.Dtype, table func(g *G.ExprGraph) *G.Node) (g *G.ExprGraph,
+		results G.Nodes) {
 		g = G.NewGraph()
 		var x G.Nodes
 		for _, a := range in {
@@ -209,7 +211,8 @@ func TestApplyChecksDocuments(t *testing.T) {
 			g, nodes := G.NewGraph(), []*G.Node{}
 			for i, a := range call.In {
 				in = append(in, operands[a])
-				nodes = append(nodes, G.NewTensor(g, in[i].Dtype, in[i].Shape.Dims(), G.WithShape(in[i].Shape...), G.WithName(fmt.Sprint("n", i))))
+				nodes = append(nodes, G.NewTensor(g, in[i].Dtype, in[i].Shape.Dims(), G.WithShape(in[i].Shape...),
+					G.WithName(fmt.Sprint("n", i))))
 			}
 			for i, o := range testutil.Must(call.Spec.Infer(in))(t) {
 				operands[call.Out[i]] = o
@@ -219,7 +222,8 @@ func TestApplyChecksDocuments(t *testing.T) {
 			}
 			name := call.Spec.Name()
 			at := slices.IndexFunc(in, func(o spec.Operand) bool { return spec.HasDocuments([]spec.Operand{o}) })
-			require.ErrorContains(t, testutil.Err(spec.Apply(call.Spec, nodes...)), fmt.Sprintf("ops: %s: documents (n%d)", name, at))
+			require.ErrorContains(t, testutil.Err(spec.Apply(call.Spec, nodes...)),
+				fmt.Sprintf("ops: %s: documents (n%d)", name, at))
 
 			cu := G.NewVector(g, tensor.Int32, G.WithShape(3), G.WithName("cu"))
 			nodes[at] = testutil.Must(ops.DocumentTable(cu, d.B, d.S, p))(t)

@@ -74,7 +74,8 @@ func (x packing) boundaries() array {
 
 // table returns the table of the documents.
 func (x packing) table(t testing.TB) array {
-	return runSpec(t, spec.DocumentTable{Batch: x.B, Seq: x.S, BlockLen: x.BlockLen, Stride: x.Stride}, tensor.Float32, x.boundaries())[0]
+	return runSpec(t, spec.DocumentTable{Batch: x.B, Seq: x.S, BlockLen: x.BlockLen, Stride: x.Stride},
+		tensor.Float32, x.boundaries())[0]
 }
 
 // axis is the axis along which the documents cut an operand of an op.
@@ -159,7 +160,8 @@ func packedOps(t testing.TB, x packing, dt tensor.Dtype, c dims, seed uint64) ma
 	nc := max(1, ops.NumCompressed(x.S, p.BlockLen, p.Stride))
 	q, k, v := c.Tokens(seed)
 	do, y := normal("do", seed+3, c.B, c.S, c.Hq, c.Dv), normal("dy", seed+4, c.B, nc, c.Hkv, c.D)
-	pe, w1, w2 := normal("pe", seed+5, p.BlockLen, c.D), normal("w1", seed+6, hidden, p.BlockLen*c.D), normal("w2", seed+7, c.D, hidden)
+	pe, w1, w2 := normal("pe", seed+5, p.BlockLen, c.D), normal("w1", seed+6, hidden, p.BlockLen*c.D),
+		normal("w2", seed+7, c.D, hidden)
 	add := func(name string, o packedOp) []array {
 		list[name] = o
 		return o.run(t, x, dt, 1)
@@ -170,24 +172,33 @@ func packedOps(t testing.TB, x packing, dt tensor.Dtype, c dims, seed uint64) ma
 	back := rope
 	back.Inverse = true
 	for _, op := range []pointwise.RoPE{rope, back} {
-		add(op.Name(), packedOp{spec: same(op), in: []array{q}, along: []axis{alongTokens}, table: 1, results: []axis{alongTokens}})
+		add(op.Name(), packedOp{spec: same(op), in: []array{q}, along: []axis{alongTokens}, table: 1,
+			results: []axis{alongTokens}})
 	}
-	linears := linear.Fused{RoPE: rope, Heads: [linear.MaxFused]int{2, 1}, Rotated: [linear.MaxFused]bool{true}, Bias: [linear.MaxFused]bool{false, true}}
+	linears := linear.Fused{RoPE: rope, Heads: [linear.MaxFused]int{2, 1}, Rotated: [linear.MaxFused]bool{true},
+		Bias: [linear.MaxFused]bool{false, true}}
 	grad := linear.FusedGrad{In: 6, RoPE: back, Terms: [linear.MaxFused]int{2, 1}, Rotated: linears.Rotated}
-	u, a, b, bias := normal("u", seed+8, c.B, c.S, 6), normal("a", seed+9, 8, 6), normal("b", seed+10, 3, 6), normal("bias", seed+11, 3)
-	add("linears", packedOp{spec: same(linears), in: []array{u, a, b, bias}, along: []axis{alongTokens, uncut, uncut, uncut}, table: 4, results: []axis{alongTokens, alongTokens}})
+	u, a, b, bias := normal("u", seed+8, c.B, c.S, 6), normal("a", seed+9, 8, 6), normal("b", seed+10, 3, 6),
+		normal("bias", seed+11, 3)
+	add("linears", packedOp{spec: same(linears), in: []array{u, a, b, bias},
+		along: []axis{alongTokens, uncut, uncut, uncut}, table: 4, results: []axis{alongTokens, alongTokens}})
 	da, db := normal("da", seed+12, c.B, c.S, 2, 4), normal("db", seed+13, c.B, c.S, 1, 3)
 	add("gradient of linears", packedOp{spec: same(grad), in: []array{u, da, da, db, a, b},
-		along: []axis{alongTokens, alongTokens, alongTokens, alongTokens, uncut, uncut}, table: 6, results: []axis{alongTokens, summed, summed}})
+		along: []axis{alongTokens, alongTokens, alongTokens, alongTokens, uncut, uncut}, table: 6,
+		results: []axis{alongTokens, summed, summed}})
 
-	mean, mlp := compress.Mean{BlockLen: p.BlockLen, Stride: p.Stride}, compress.MLP{BlockLen: p.BlockLen, Stride: p.Stride}
-	kc := add("compress mean", packedOp{spec: same(mean), in: []array{k}, along: []axis{alongTokens}, table: 1, results: []axis{alongKeys}})[0]
+	mean, mlp := compress.Mean{BlockLen: p.BlockLen, Stride: p.Stride}, compress.MLP{BlockLen: p.BlockLen,
+		Stride: p.Stride}
+	kc := add("compress mean", packedOp{spec: same(mean), in: []array{k}, along: []axis{alongTokens}, table: 1,
+		results: []axis{alongKeys}})[0]
 	add("gradient of compress mean", packedOp{spec: func(S int) spec.Spec { return compress.MeanGrad{BlockLen: p.BlockLen, Stride: p.Stride, Tokens: S} },
 		in: []array{y}, along: []axis{alongKeys}, table: 1, results: []axis{alongTokens}})
 	weights := []axis{alongTokens, uncut, uncut, uncut}
-	made := add("compress mlp", packedOp{spec: same(mlp), in: []array{k, pe, w1, w2}, along: weights, table: 4, results: []axis{alongKeys, alongKeys}})
+	made := add("compress mlp", packedOp{spec: same(mlp), in: []array{k, pe, w1, w2}, along: weights, table: 4,
+		results: []axis{alongKeys, alongKeys}})
 	add("gradient of compress mlp", packedOp{spec: same(compress.MLPGrad(mlp)), in: []array{k, pe, w1, w2, made[1], y},
-		along: append(slices.Clip(weights), alongKeys, alongKeys), table: 4, results: []axis{alongTokens, summed, summed, summed}})
+		along: append(slices.Clip(weights), alongKeys, alongKeys), table: 4,
+		results: []axis{alongTokens, summed, summed, summed}})
 
 	qkv := []axis{alongTokens, alongTokens, alongTokens}
 	attentionOp := func(name string, spec, grad func(S int) spec.Spec, in []array, along []axis) []array {
@@ -199,13 +210,17 @@ func packedOps(t testing.TB, x packing, dt tensor.Dtype, c dims, seed uint64) ma
 	window := attention.SlidingWindow{Window: p.Window}
 	attentionOp("window", same(window), same(attention.SlidingWindowGrad{Forward: window}), []array{q, k, v}, qkv)
 	attentionOp("dense", func(S int) spec.Spec { return attention.SlidingWindow{Window: S} },
-		func(S int) spec.Spec { return attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: S}} }, []array{q, k, v}, qkv)
+		func(S int) spec.Spec { return attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: S}} },
+		[]array{q, k, v}, qkv)
 	compressed := attention.Compressed{BlockLen: p.BlockLen, Stride: p.Stride}
-	o := attentionOp("compressed", same(compressed), same(attention.CompressedGrad{Forward: compressed}), []array{q, kc, normal("vc", seed+14, c.B, nc, c.Hkv, c.Dv)},
+	o := attentionOp("compressed", same(compressed), same(attention.CompressedGrad{Forward: compressed}),
+		[]array{q, kc, normal("vc", seed+14, c.B, nc, c.Hkv, c.Dv)},
 		[]axis{alongTokens, alongKeys, alongKeys})
-	idx := add("select", packedOp{spec: same(attention.SelectBlocks{Params: p}), in: []array{q, kc, o[1]}, along: []axis{alongTokens, alongKeys, alongStats}, table: 3, results: []axis{alongTokens}})[0]
+	idx := add("select", packedOp{spec: same(attention.SelectBlocks{Params: p}), in: []array{q, kc, o[1]},
+		along: []axis{alongTokens, alongKeys, alongStats}, table: 3, results: []axis{alongTokens}})[0]
 	selected := attention.Selected{SelectBlock: p.SelectBlock}
-	attentionOp("selected", same(selected), same(attention.SelectedGrad{Forward: selected}), []array{q, k, v, idx}, append(slices.Clip(qkv), alongTokens))
+	attentionOp("selected", same(selected), same(attention.SelectedGrad{Forward: selected}), []array{q, k, v, idx},
+		append(slices.Clip(qkv), alongTokens))
 	return list
 }
 
@@ -267,7 +282,8 @@ func TestDocumentsEqualTheirOwnRuns(t *testing.T) {
 			}
 			for i, along := range o.results {
 				if along == summed {
-					testutil.Within(t, name, got[i].Floats, sums[i], map[tensor.Dtype]float64{tensor.Float64: 1e-12, tensor.Float32: 2e-5}[dt])
+					testutil.Within(t, name, got[i].Floats, sums[i], map[tensor.Dtype]float64{tensor.Float64: 1e-12,
+						tensor.Float32: 2e-5}[dt])
 				}
 				if along == alongKeys {
 					for _, v := range x.rest(got[i]) {
@@ -323,7 +339,8 @@ func TestDocumentsIgnoreOthers(t *testing.T) {
 				spoiled.in[i] = a
 			}
 			for i, a := range rest.run(t, x, dt, 2) {
-				require.Equal(t, bits(want[i].Floats), bits(a.Floats), "%s: output %d beside %v in keys of no document", name, i, poison)
+				require.Equal(t, bits(want[i].Floats), bits(a.Floats),
+					"%s: output %d beside %v in keys of no document", name, i, poison)
 				require.Equal(t, want[i].Ints, a.Ints, name)
 			}
 			got := spoiled.run(t, x, dt, 2)

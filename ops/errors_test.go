@@ -64,7 +64,8 @@ func TestOpErrors(t *testing.T) {
 		return apply(attention.Selected{SelectBlock: block}, q, k, k, idx)
 	}
 	selectOp := func(kc, lse node, block, n int) build {
-		return apply(attention.SelectBlocks{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: block, TopN: n, Window: 4}}, q, kc, lse)
+		return apply(attention.SelectBlocks{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: block, TopN: n,
+			Window: 4}}, q, kc, lse)
 	}
 	x, w, v, kv := f(2, 3, 5), f(4, 5), f(6, 5), f(1, 9, 2, 6)
 	many := slices.Repeat([]node{w}, linear.MaxFused+2)
@@ -113,7 +114,8 @@ func TestOpErrors(t *testing.T) {
 		{apply(linear.InputGrad{Axes: linear.Axes{5}}, f(2, 3, 5), w), "end of dy has shape (5), want (4)"},
 		{apply(linear.InputGrad{Axes: linear.Axes{6}}, f(2, 3, 4), w), "axes (6) of x do not have the product 5"},
 		{apply(linear.InputGrad{Heads: 2, Axes: linear.Axes{5}}, f(2, 2), w), "dy has rank 2 (2, 2), want rank 3 or more"},
-		{apply(linear.WeightGrad{Out: 4, In: 5}, x, f(2, 2, 4)), "x (2, 3, 5) and dy (2, 2, 4) are not rows of 5 inputs and 4 outputs"},
+		{apply(linear.WeightGrad{Out: 4, In: 5}, x, f(2, 2, 4)),
+			"x (2, 3, 5) and dy (2, 2, 4) are not rows of 5 inputs and 4 outputs"},
 		{apply(linear.BiasGrad{Out: 4}, x), "dy (2, 3, 5) is not rows of 4 outputs"},
 
 		{apply(linear.Fused{}, x), "linears: 0 layers, want 1 to 12"},
@@ -126,32 +128,42 @@ func TestOpErrors(t *testing.T) {
 		{apply(linear.Fused{Heads: counts{0, 4}}, x, w, v), "linears: layer 1: heads 4 do not divide the 6 outputs"},
 		{apply(linear.Fused{Bias: flags{1: true}}, x, w, v, f(4)), "linears: layer 1: bias has shape (4), want (6)"},
 		{apply(linear.Fused{}, x, w, f32(6, 5)), "linears: layer 1: w is float32"},
-		{apply(linear.Fused{Activation: [linear.MaxFused]linear.Activation{3}}, x, w), "linears: layer 0: activation is 3, want 0 to 2"},
-		{apply(linear.Fused{Activation: [linear.MaxFused]linear.Activation{2: 1}}, x, w, v), "linears: 3 inputs are those of 2 layers"},
+		{apply(linear.Fused{Activation: [linear.MaxFused]linear.Activation{3}}, x, w),
+			"linears: layer 0: activation is 3, want 0 to 2"},
+		{apply(linear.Fused{Activation: [linear.MaxFused]linear.Activation{2: 1}}, x, w, v),
+			"linears: 3 inputs are those of 2 layers"},
 		{apply(linear.Fused{Norm: -1}, x, w, f(5)), "linears: norm: eps is -1"},
 		{apply(linear.Fused{Norm: 1}, x, w, f(4)), "linears: norm: weight has shape (4), want (5)"},
 		{apply(linear.Fused{Rotated: flags{2: true}}, x, w, v), "linears: 3 inputs are those of 2 layers"},
 		{apply(linear.Fused{Rotated: flags{true}, RoPE: rotation}, x, w, v), "linears: layer 0: rope: x has rank 3"},
 		{apply(linear.Fused{Rotated: flags{true}, Heads: counts{1}}, x, w, v), "linears: layer 0: rope: base is 0"},
-		{apply(linear.Fused{Rotated: flags{true, true}, RoPE: rotation, Heads: counts{1, 1}}, x, w, v), "layer 1: heads of 6 are rotated, those of another layer have 4"},
+		{apply(linear.Fused{Rotated: flags{true, true}, RoPE: rotation, Heads: counts{1, 1}}, x, w, v),
+			"layer 1: heads of 6 are rotated, those of another layer have 4"},
 		{apply(linear.FusedGrad{In: 5, Terms: counts{1}}, x, f(2, 3, 4)), "gradient of linears: 2 inputs, want 3"},
 		{apply(linear.FusedGrad{In: 5, Terms: counts{1}, WeightsOnly: true}, x), "gradient of linears: 1 inputs, want 2"},
 		{apply(linear.FusedGrad{In: 5}, x), "gradient of linears: numbers of terms are [0 0 0 0 0 0 0 0 0 0 0 0] and rotated dy are"},
 		{apply(linear.FusedGrad{In: 5, Terms: counts{0, 1}}, x, f(2, 3, 4), w), "numbers of terms are [0 1 0"},
-		{apply(linear.FusedGrad{In: 5, Terms: counts{1}, Rotated: flags{1: true}}, x, f(2, 3, 4), w), "rotated dy are [false true false"},
-		{apply(linear.FusedGrad{In: 5, Terms: counts{4}}, x, f(2, 3, 4), f(2, 3, 4), f(2, 3, 4), f(2, 3, 4), w), "dy 0 has 4 terms, want 1 to 3"},
-		{apply(linear.FusedGrad{In: 5, Terms: counts{2}}, x, f(2, 3, 4), f(3, 2, 4), w), "a term of dy 0 has shape (3, 2, 4), want (2, 3, 4)"},
+		{apply(linear.FusedGrad{In: 5, Terms: counts{1}, Rotated: flags{1: true}}, x, f(2, 3, 4), w),
+			"rotated dy are [false true false"},
+		{apply(linear.FusedGrad{In: 5, Terms: counts{4}}, x, f(2, 3, 4), f(2, 3, 4), f(2, 3, 4), f(2, 3, 4), w),
+			"dy 0 has 4 terms, want 1 to 3"},
+		{apply(linear.FusedGrad{In: 5, Terms: counts{2}}, x, f(2, 3, 4), f(3, 2, 4), w),
+			"a term of dy 0 has shape (3, 2, 4), want (2, 3, 4)"},
 		{apply(linear.FusedGrad{In: 7, Terms: counts{1}}, x, f(2, 3, 4), w), "x (2, 3, 5) is not rows of 7 inputs"},
-		{apply(linear.FusedGrad{In: 5, Terms: counts{1, 1}}, x, f(2, 3, 4), f(2, 3, 6), w, w), "w 1 has shape (4, 5), want (6, 5)"},
+		{apply(linear.FusedGrad{In: 5, Terms: counts{1, 1}}, x, f(2, 3, 4), f(2, 3, 6), w, w),
+			"w 1 has shape (4, 5), want (6, 5)"},
 		{apply(linear.FusedGrad{In: 5, Terms: counts{1}}, x, f(2, 3, 4), f32(4, 5)), "w 0 is float32"},
-		{apply(linear.FusedGrad{In: 5, Terms: counts{1, 1}, WeightsOnly: true}, x, f(2, 3, 4), f(7)), "layer 1: x (2, 3, 5) and dy (7) are not rows"},
-		{apply(linear.FusedGrad{In: 5, Terms: counts{1}, Rotated: flags{true}, RoPE: rotation}, x, f(2, 3, 4), w), "layer 0: rope: x has rank 3"},
+		{apply(linear.FusedGrad{In: 5, Terms: counts{1, 1}, WeightsOnly: true}, x, f(2, 3, 4), f(7)),
+			"layer 1: x (2, 3, 5) and dy (7) are not rows"},
+		{apply(linear.FusedGrad{In: 5, Terms: counts{1}, Rotated: flags{true}, RoPE: rotation}, x, f(2, 3, 4), w),
+			"layer 0: rope: x has rank 3"},
 		{apply(linear.LinearAdd{}, x, w), "linear with add: 2 inputs, want those of linear and residual"},
 		{apply(linear.LinearAdd{}, x, w, f(2, 3, 6)), "linear with add: residual has shape (2, 3, 6), want (2, 3, 4)"},
 		{apply(linear.LinearAdd{}, x, w, f32(2, 3, 4)), "linear with add: residual is float32"},
 		{apply(linear.LinearSiLU{Heads: 3}, x, w), "linear with silu: heads 3 do not divide"},
 		{apply(linear.LinearSiLU{}, x, f(4, 7)), "linear with silu: x (2, 3, 5) has no trailing axes"},
-		{apply(norm.RMSNormGradAdd{Eps: 1}, x, f(5), f(2, 3, 5), f(2, 5)), "with add: residual has shape (2, 5), want (2, 3, 5)"},
+		{apply(norm.RMSNormGradAdd{Eps: 1}, x, f(5), f(2, 3, 5), f(2, 5)),
+			"with add: residual has shape (2, 5), want (2, 3, 5)"},
 		{apply(norm.RMSNormGradAdd{Eps: 1}, x, f(5), f(2, 5), f(2, 3, 5)), "with add: dy has shape (2, 5), want (2, 3, 5)"},
 		{apply(norm.RMSNormGradAdd{}, x, f(5), f(2, 3, 5), f(2, 3, 5)), "with add: eps is 0"},
 
@@ -164,12 +176,14 @@ func TestOpErrors(t *testing.T) {
 		{normOf(f(5), f(5), 1e-6), "rms norm: x has rank 1 (5), want rank 2 or more"},
 		{normOf(x, f(5), 0), "rms norm: eps is 0, want a positive number"},
 		{normOf(x, f32(5), 1), "rms norm: weight is float32, the inputs before it are float64"},
-		{apply(norm.RMSNormGrad{Eps: 1}, x, f(5), f(2, 3, 4)), "gradient of rms norm: dy has shape (2, 3, 4), want (2, 3, 5)"},
+		{apply(norm.RMSNormGrad{Eps: 1}, x, f(5), f(2, 3, 4)),
+			"gradient of rms norm: dy has shape (2, 3, 4), want (2, 3, 5)"},
 
 		{embed(w, f(2, 3)), "embedding: ids is float64, want int32 or int"},
 		{embed(w, ids(6)), "embedding: ids has rank 1 (6), want rank 2"},
 		{embed(f(4), ids(2, 3)), "embedding: weight has rank 1 (4), want rank 2"},
-		{apply(vocab.EmbeddingGrad{Vocab: 4}, ids(2, 3), f(3, 2, 5)), "gradient of embedding: dy has shape (3, 2, 5), want (2, 3, 5)"},
+		{apply(vocab.EmbeddingGrad{Vocab: 4}, ids(2, 3), f(3, 2, 5)),
+			"gradient of embedding: dy has shape (3, 2, 5), want (2, 3, 5)"},
 		{apply(vocab.EmbeddingGrad{}, ids(2, 3), x), "gradient of embedding: vocabulary V is 0, want at least 1"},
 
 		{loss(x, ids(2, 4)), "cross entropy: targets has shape (2, 4), want (2, 3)"},
@@ -185,7 +199,8 @@ func TestOpErrors(t *testing.T) {
 		{mean(kv, 0, 1), "compress mean: block length l is 0, want at least 1"},
 		{mean(kv, 4, 0), "compress mean: stride d is 0, want at least 1"},
 		{mean(x, 4, 2), "compress mean: x has rank 3 (2, 3, 5), want rank 4"},
-		{apply(compress.MeanGrad{BlockLen: 4, Stride: 2, Tokens: 9}, f(1, 4, 2, 6)), "dy has shape (1, 4, 2, 6), want (1, 3, 2, 6)"},
+		{apply(compress.MeanGrad{BlockLen: 4, Stride: 2, Tokens: 9}, f(1, 4, 2, 6)),
+			"dy has shape (1, 4, 2, 6), want (1, 3, 2, 6)"},
 		{mlp(4, 2, kv, f(4, 5), f(3, 24), f(6, 3)), "compress mlp: pe has shape (4, 5), want (4, 6)"},
 		{mlp(4, 2, kv, f(4, 6), f(3, 23), f(6, 3)), "compress mlp: w1 has shape (3, 23), want (3, 24)"},
 		{mlp(4, 2, kv, f(4, 6), f(3, 24), f(6, 4)), "compress mlp: w2 has shape (6, 4), want (6, 3)"},
@@ -206,8 +221,10 @@ func TestOpErrors(t *testing.T) {
 		{with(table(1, 9, 4, 2)), "ops: compress mean: documents has shape (1, 9, 4), want (1, 10, 4)"},
 		{with(table(2, 5, 4, 2)), "ops: compress mean: documents has shape (2, 5, 4), want (1, 10, 4)"},
 		{func() (node, error) { return ops.RoPE(k, 10, 0, nil) }, "ops: rope: nil option"},
-		{func() (node, error) { return ops.RoPE(k, 10, 0, ops.WithDocuments(table(2, 5, 0, 0))) }, "ops: rope: documents has shape (2, 5, 4), want (1, 10, 4)"},
-		{func() (node, error) { return ops.CausalAttention(q, k, k, ops.WithDocuments(k)) }, "ops: sliding window: documents"},
+		{func() (node, error) { return ops.RoPE(k, 10, 0, ops.WithDocuments(table(2, 5, 0, 0))) },
+			"ops: rope: documents has shape (2, 5, 4), want (1, 10, 4)"},
+		{func() (node, error) { return ops.CausalAttention(q, k, k, ops.WithDocuments(k)) },
+			"ops: sliding window: documents"},
 		{func() (node, error) {
 			return ops.SelectedAttention(q, k, k, idx, 4, ops.WithDocuments(table(1, 11, 4, 2)))
 		}, "ops: selected attention: documents has shape"},
@@ -218,15 +235,20 @@ func TestOpErrors(t *testing.T) {
 		{gated(f(1, 2, 3, 1)), "gated sum: no branches"},
 		{gated(nil, kv), "gated sum: gates is nil"},
 
-		{apply(optimizer.Update{}, f(optimizer.HyperLen)), "adamw: 1 inputs, want the numbers of the step and 4 for each of 0 tensors"},
-		{apply(optimizer.Update{DecayMask: "2"}, f(optimizer.HyperLen), w, w, w, w), "adamw: decay of tensor 0 is '2', want '0' or '1'"},
-		{apply(optimizer.Update{DecayMask: "1", Copies: ops.BFloat16}, f(optimizer.HyperLen), w, w, w, w), "adamw: 5 inputs, want the numbers of the step and 5 for each of 1 tensors"},
+		{apply(optimizer.Update{}, f(optimizer.HyperLen)),
+			"adamw: 1 inputs, want the numbers of the step and 4 for each of 0 tensors"},
+		{apply(optimizer.Update{DecayMask: "2"}, f(optimizer.HyperLen), w, w, w, w),
+			"adamw: decay of tensor 0 is '2', want '0' or '1'"},
+		{apply(optimizer.Update{DecayMask: "1", Copies: ops.BFloat16}, f(optimizer.HyperLen), w, w, w, w),
+			"adamw: 5 inputs, want the numbers of the step and 5 for each of 1 tensors"},
 		{apply(spec.Cast{To: tensor.Float64}, w), "cast: from float64 to float64, want float32 on one side and half precision on the other"},
 		{apply(spec.Cast{To: ops.BFloat16}, f32(2)), "cast: no op of a graph"},
 		{apply(optimizer.Update{DecayMask: "1"}, f(7), w, w, w, w), "adamw: hyper is float64 (7), want float64 (10)"},
-		{apply(optimizer.Update{DecayMask: "1"}, f(optimizer.HyperLen), w, w, w, f(5, 4)), "adamw: v 0 has shape (5, 4), want (4, 5)"},
+		{apply(optimizer.Update{DecayMask: "1"}, f(optimizer.HyperLen), w, w, w, f(5, 4)),
+			"adamw: v 0 has shape (5, 4), want (4, 5)"},
 
-		{window(f(1, 10, 12, 8), f(1, 10, 5, 8), f(1, 10, 5, 8), 4), "ops: sliding window: heads 12 not a multiple of kv heads 5"},
+		{window(f(1, 10, 12, 8), f(1, 10, 5, 8), f(1, 10, 5, 8), 4),
+			"ops: sliding window: heads 12 not a multiple of kv heads 5"},
 		{window(q, k, k, 0), "ops: sliding window: window w is 0, want at least 1"},
 		{window(q, f(1, 10, 2, 7), k, 4), "ops: sliding window: k has dim 7, q has 8"},
 		{window(q, f(2, 10, 2, 8), k, 4), "ops: sliding window: k has batch 2, q has 1"},
@@ -251,17 +273,22 @@ func TestOpErrors(t *testing.T) {
 		{selectOp(k, lses, 4, 3), "ops: select blocks: kc has 10 rows, want 4 for 10 queries"},
 		{selectOp(kc, f(1, 10, 4), 4, 3), "ops: select blocks: lse has shape (1, 10, 4), want (1, 4, 10)"},
 		{apply(pointwise.SiLU{}, f(3, 0)), "ops: silu: input 0 has a zero size: float64 (3, 0)"},
-		{apply(pointwise.SiLU{}, f(1<<31, 1<<31, 1, 1)), "ops: silu: input 0 is too large: float64 (2147483648, 2147483648, 1, 1)"},
+		{apply(pointwise.SiLU{}, f(1<<31, 1<<31, 1, 1)),
+			"ops: silu: input 0 is too large: float64 (2147483648, 2147483648, 1, 1)"},
 		// (2^62 + 1)*4 = 4 in an int: such sizes are refused before anything is computed from them.
-		{mlp(1<<62+1, 1, f(1, 9, 2, 4), f(1<<62+1, 4), f(3, 4), f(4, 3)), "ops: compress mlp: input 1 is too large: float64 (4611686018427387905, 4)"},
+		{mlp(1<<62+1, 1, f(1, 9, 2, 4), f(1<<62+1, 4), f(3, 4), f(4, 3)),
+			"ops: compress mlp: input 1 is too large: float64 (4611686018427387905, 4)"},
 		{selectOp(kc, lses, 4, math.MaxInt), "ops: select blocks: output 0 is too large: int32 (1, 10, 2, 9223372036854775807)"},
 		{lse(nil), "ops: LSE of a nil node"},
 		{lse(q), "not an attention op"},
 		{lse(G.Must(ops.SiLU(q))), "not an attention op"},
 		{lse(G.Must(selectOp(kc, lses, 4, 3)())), "not an attention op"},
-		{apply(attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 4}}, q, k, k, q, lses), "5 inputs, want those of sliding window and o, lse, do"},
-		{apply(attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 4}}, q, k, k, q, lses, k), "ops: gradient of sliding window: do has shape"},
-		{apply(attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 4}, Delta: true}, q, k, k, q, lses, q), "ops: gradient of sliding window: delta has shape"},
+		{apply(attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 4}}, q, k, k, q, lses),
+			"5 inputs, want those of sliding window and o, lse, do"},
+		{apply(attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 4}}, q, k, k, q, lses, k),
+			"ops: gradient of sliding window: do has shape"},
+		{apply(attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 4}, Delta: true}, q, k, k, q,
+			lses, q), "ops: gradient of sliding window: delta has shape"},
 	} {
 		n, err := c.build()
 		require.ErrorContains(t, err, c.err)
@@ -302,7 +329,8 @@ func TestTokensOutsideTheVocabulary(t *testing.T) {
 	ids := array{Name: "ids", Shape: []int{1, 2}, Ints: testutil.Tokens(1, 2, 5)}
 	ids.Ints[1] = 9
 	require.NoError(t, testutil.Err(ops.Embedding(w.Node(g, tensor.Float64), ids.Node(g, tensor.Float64))))
-	require.ErrorContains(t, G.NewTapeMachine(g).RunAll(), "ops: embedding: id 9 at (0, 1) is outside the vocabulary [0, 5)")
+	require.ErrorContains(t, G.NewTapeMachine(g).RunAll(),
+		"ops: embedding: id 9 at (0, 1) is outside the vocabulary [0, 5)")
 }
 
 // TestSelectedAttentionRefusesBlocks: an invalid block is an error of the run; nothing outside of k and v is read.
@@ -330,7 +358,8 @@ func TestSelectedAttentionRefusesBlocks(t *testing.T) {
 		copy(idx.Ints[7*3:], x.blocks)
 		team := cpu.NewTeam(1)
 		forward := bindSpec(t, attention.Selected{SelectBlock: 4}, tensor.Float32, 1, q, k, v, idx)
-		backward := bindSpec(t, attention.SelectedGrad{Forward: attention.Selected{SelectBlock: 4}}, tensor.Float32, 1, q, k, v, idx, o, lse, do)
+		backward := bindSpec(t, attention.SelectedGrad{Forward: attention.Selected{SelectBlock: 4}}, tensor.Float32,
+			1, q, k, v, idx, o, lse, do)
 		for _, b := range []*bound{forward, backward} {
 			if err := team.Run(&b.kernel, b.mem); x.err == "" {
 				require.NoError(t, err)
@@ -340,7 +369,8 @@ func TestSelectedAttentionRefusesBlocks(t *testing.T) {
 		}
 		for vm := range vms {
 			g := G.NewGraph()
-			in := []*G.Node{q.Node(g, tensor.Float32), k.Node(g, tensor.Float32), v.Node(g, tensor.Float32), idx.Node(g, tensor.Float32)}
+			in := []*G.Node{q.Node(g, tensor.Float32), k.Node(g, tensor.Float32), v.Node(g, tensor.Float32),
+				idx.Node(g, tensor.Float32)}
 			G.Must(ops.SelectedAttention(in[0], in[1], in[2], in[3], 4))
 			if err := testutil.Closing(vms[vm](g))(t).RunAll(); x.err == "" {
 				require.NoError(t, err)
@@ -376,7 +406,8 @@ func TestInferOfZeroSizes(t *testing.T) {
 		{window, []spec.Operand{q, k, k}},
 		{attention.SlidingWindowGrad{Forward: window}, []spec.Operand{q, k, k, o, lse, o}},
 		{attention.Compressed{BlockLen: 2, Stride: 2}, []spec.Operand{q, k, k}},
-		{attention.SelectBlocks{Params: ops.Params{BlockLen: 2, Stride: 2, SelectBlock: 2, TopN: 3, Window: 2}}, []spec.Operand{q, k, lse}},
+		{attention.SelectBlocks{Params: ops.Params{BlockLen: 2, Stride: 2, SelectBlock: 2, TopN: 3, Window: 2}},
+			[]spec.Operand{q, k, lse}},
 	} {
 		_, err := c.spec.Infer(c.in)
 		require.ErrorContains(t, err, "input 1 has a zero size: float64 (1, 9, 0, 8)", c.spec.Name())

@@ -19,7 +19,8 @@ var check = testutil.Check
 
 // input adds a float32 input of normal random values to g.
 func input(g *G.ExprGraph, name string, shape ...int) *G.Node {
-	return G.NewTensor(g, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithInit(G.Gaussian(0, 1)))
+	return G.NewTensor(g, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName(name),
+		G.WithInit(G.Gaussian(0, 1)))
 }
 
 // Window attention in a graph of stock ops, with gradients, on either machine.
@@ -55,13 +56,15 @@ func ExampleDocumentTable() {
 	boundaries := tensor.New(tensor.WithBacking([]int32{0, 40, 64, 64})) // up to three documents; the last one is empty
 	cuSeqlens := G.NewVector(g, tensor.Int32, G.WithName("cu_seqlens"), G.WithValue(boundaries))
 
-	table := G.Must(ops.DocumentTable(cuSeqlens, batch, seq, ops.Params{})) // for all ops of the graph; 0, 0: nothing is compressed
+	// for all ops of the graph; 0, 0: nothing is compressed
+	table := G.Must(ops.DocumentTable(cuSeqlens, batch, seq, ops.Params{}))
 	o := G.Must(ops.CausalAttention(q, k, v, ops.WithDocuments(table)))
 	m, err := graph.NewMachine(g)
 	check(err)
 	seesItself := func(t int) bool { // and no token before it
 		values := o.Value().Data().([]float32)[t*4*16:][:16]
-		return slices.EqualFunc(values, v.Value().Data().([]float32)[t*2*16:][:16], func(a, b float32) bool { return math.Abs(float64(a-b)) < 1e-5 })
+		return slices.EqualFunc(values, v.Value().Data().([]float32)[t*2*16:][:16],
+			func(a, b float32) bool { return math.Abs(float64(a-b)) < 1e-5 })
 	}
 	check(m.RunAll())
 	fmt.Println("tokens 0, 30 and 40 see themselves alone:", seesItself(0), seesItself(30), seesItself(40))
@@ -100,7 +103,8 @@ func ExampleGatedSum() {
 func ExampleCrossEntropy() {
 	g := G.NewGraph()
 	tokens := func(name string, data ...int) *G.Node { // [B,S]; int32 or int
-		return G.NewMatrix(g, tensor.Int, G.WithName(name), G.WithValue(tensor.New(tensor.WithShape(1, len(data)), tensor.WithBacking(data))))
+		return G.NewMatrix(g, tensor.Int, G.WithName(name), G.WithValue(tensor.New(tensor.WithShape(1, len(data)),
+			tensor.WithBacking(data))))
 	}
 	table := input(g, "table", 5, 8) // [V,D]
 	norm := G.NewVector(g, tensor.Float32, G.WithShape(8), G.WithName("norm"), G.WithInit(G.Ones()))

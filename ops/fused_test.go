@@ -75,10 +75,15 @@ func TestFusedLinears(t *testing.T) {
 	}{
 		{[]int{1}, []int{1}, []layer{{out: 1}}},
 		{[]int{7}, []int{13}, []layer{{out: 3, bias: true}, {out: 1}, {out: 17, bias: true}}},
-		{[]int{2, 3}, []int{4, 6}, []layer{{out: 10, heads: 5, bias: false, rotated: true, terms: 2}, {out: 24, heads: 0, bias: true, rotated: false, terms: 0}, {out: 26, heads: 13, bias: true, rotated: true, terms: 0}, {out: 2, heads: 1, bias: false, rotated: false, terms: 1}}},
+		{[]int{2, 3}, []int{4, 6}, []layer{{out: 10, heads: 5, bias: false, rotated: true, terms: 2},
+			{out: 24, heads: 0, bias: true, rotated: false, terms: 0}, {out: 26, heads: 13, bias: true, rotated: true,
+				terms: 0}, {out: 2, heads: 1, bias: false, rotated: false, terms: 1}}},
 		{[]int{1, 65}, []int{17}, twelve},
-		{[]int{2, 150}, []int{33}, []layer{{out: 130, heads: 2, bias: false, rotated: false, terms: 0}, {out: 3, heads: 0, bias: true, rotated: false, terms: 2}, {out: 64, heads: 1, bias: false, rotated: true, terms: 1}}},
-		{[]int{1, 3}, []int{600}, []layer{{out: 600, heads: 0, bias: false, rotated: false, terms: 0}, {out: 65, heads: 5, bias: false, rotated: false, terms: 0}}},
+		{[]int{2, 150}, []int{33}, []layer{{out: 130, heads: 2, bias: false, rotated: false, terms: 0},
+			{out: 3, heads: 0, bias: true, rotated: false, terms: 2}, {out: 64, heads: 1, bias: false, rotated: true,
+				terms: 1}}},
+		{[]int{1, 3}, []int{600}, []layer{{out: 600, heads: 0, bias: false, rotated: false, terms: 0},
+			{out: 65, heads: 5, bias: false, rotated: false, terms: 0}}},
 	} {
 		for _, dt := range dtypes {
 			t.Run(fmt.Sprint(c.lead, c.axes, c.layers, "/", dt), func(t *testing.T) {
@@ -210,8 +215,10 @@ func TestFusedRMSNormGrad(t *testing.T) {
 // these instead of o.
 func TestFusedDeltas(t *testing.T) {
 	for _, c := range []opcases.AttentionCase{
-		{Dims: opcases.Dims{B: 2, S: 37, Hq: 6, Hkv: 2, D: 5, Dv: 3}, Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 8, TopN: 3, Window: 9}},
-		{Dims: opcases.Dims{B: 1, S: 130, Hq: 2, Hkv: 2, D: 8, Dv: 16}, Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 16, TopN: 4, Window: 65}},
+		{Dims: opcases.Dims{B: 2, S: 37, Hq: 6, Hkv: 2, D: 5, Dv: 3}, Params: ops.Params{BlockLen: 4, Stride: 2,
+			SelectBlock: 8, TopN: 3, Window: 9}},
+		{Dims: opcases.Dims{B: 1, S: 130, Hq: 2, Hkv: 2, D: 8, Dv: 16}, Params: ops.Params{BlockLen: 32, Stride: 16,
+			SelectBlock: 16, TopN: 4, Window: 65}},
 	} {
 		branches := opcases.Branches(c.Dims, c.Params)
 		for _, dt := range dtypes {

@@ -83,7 +83,8 @@ func runGraph(t testing.TB, vm string, dt tensor.Dtype, b build, weights []float
 
 // runPlan makes the calls of a case's plan. run runs a Spec and returns its outputs. runPlan returns the plan and all
 // arrays. If given holds a dy, it replaces the plan's.
-func runPlan(t testing.TB, c opcases.Case, given []array, run func(spec spec.Spec, in []array) []array) (*opcases.Plan, []array) {
+func runPlan(t testing.TB, c opcases.Case, given []array, run func(spec spec.Spec,
+	in []array) []array) (*opcases.Plan, []array) {
 	t.Helper()
 	plan := testutil.Must(c.Plan())(t)
 	arrays := make([]array, plan.Arrays)
@@ -104,7 +105,8 @@ func runPlan(t testing.TB, c opcases.Case, given []array, run func(spec spec.Spe
 // runCase runs a case without a VM. Every Spec runs on a team of the given number of workers, with poisoned work memory
 // and poisoned outputs between guards. runCase returns the outputs of the op, the gradient of each input that has one,
 // and dy.
-func runCase(t testing.TB, c opcases.Case, dt tensor.Dtype, workers int, given ...array) (out, grads []array, dy array) {
+func runCase(t testing.TB, c opcases.Case, dt tensor.Dtype, workers int, given ...array) (out, grads []array,
+	dy array) {
 	t.Helper()
 	plan, arrays := runPlan(t, c, given, func(spec spec.Spec, in []array) []array {
 		return runSpecWith(t, workers, spec, dt, in...)

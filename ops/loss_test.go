@@ -50,7 +50,8 @@ func TestCrossEntropyExtremes(t *testing.T) {
 	for _, c := range []struct {
 		dt  tensor.Dtype
 		far float64
-	}{{tensor.Float32, 100}, {tensor.Float64, 1000}, {tensor.Float32, 1e9}, {tensor.Float64, 1e18}} { // where exp overflows
+		// where exp overflows
+	}{{tensor.Float32, 100}, {tensor.Float64, 1000}, {tensor.Float32, 1e9}, {tensor.Float64, 1e18}} {
 		dt, far := c.dt, c.far
 		x := logits(far)
 		out := runSpec(t, vocab.CrossEntropy{}, dt, x, targets)
@@ -78,7 +79,8 @@ func TestCrossEntropyExtremes(t *testing.T) {
 	for _, dt := range dtypes {
 		out := runSpec(t, vocab.CrossEntropy{}, dt, logits(1), targets)
 		require.Equal(t, []float64{0}, out[0].Floats)
-		d := runSpec(t, vocab.CrossEntropyGrad{}, dt, logits(1), targets, out[1], array{Name: "dloss", Floats: []float64{9}})[0]
+		d := runSpec(t, vocab.CrossEntropyGrad{}, dt, logits(1), targets, out[1],
+			array{Name: "dloss", Floats: []float64{9}})[0]
 		require.Equal(t, make([]float64, 12), d.Floats)
 	}
 }

@@ -49,7 +49,8 @@ func TestNSAMatchesGoldens(t *testing.T) {
 			inputs = append(inputs, goldenArray(t, g, "k_"+b.name), goldenArray(t, g, "v_"+b.name))
 		}
 		keys := runSpec(t, compress.Mean{BlockLen: p.BlockLen, Stride: p.Stride}, tensor.Float64, inputs[3])[0]
-		opcases.CompareSelection(t, g, selectBlocks(t, opcases.NewDims(c.B, c.S, c.Hq, c.Hkv, c.D, c.Dv), p, tensor.Float64, q, keys, keys).Ints, 1e-12)
+		opcases.CompareSelection(t, g, selectBlocks(t, opcases.NewDims(c.B, c.S, c.Hq, c.Hkv, c.D, c.Dv), p,
+			tensor.Float64, q, keys, keys).Ints, 1e-12)
 		for vm := range vms {
 			for _, dt := range dtypes {
 				t.Run(fmt.Sprint(vm, "/", dt), func(t *testing.T) {
@@ -61,7 +62,8 @@ func TestNSAMatchesGoldens(t *testing.T) {
 							kc := G.Must(ops.CompressMean(in[3], p))
 							idx = G.Must(ops.SelectBlocks(q, kc, G.Must(attention.LSE(compressed)), p))
 						}
-						selected, window := G.Must(branches[1].build(q, in[5], in[6], idx)), G.Must(branches[2].build(q, in[7], in[8], nil))
+						selected, window := G.Must(branches[1].build(q, in[5], in[6], idx)),
+							G.Must(branches[2].build(q, in[7], in[8], nil))
 						return ops.GatedSum(in[1], compressed, selected, window)
 					}, r, inputs...)
 					matches("o", res.out)
@@ -168,7 +170,8 @@ func TestSelectBlocksMirroredTies(t *testing.T) {
 // TestAttentionBlocksLongerThanSequence: a selection block longer than the sequence is the only block, a longer window
 // shows every token, and a longer compression block is never seen.
 func TestAttentionBlocksLongerThanSequence(t *testing.T) {
-	c, p := opcases.NewDims(1, 40, 2, 1, 4, 4), ops.Params{BlockLen: 1 << 60, Stride: 1 << 60, SelectBlock: 1 << 60, TopN: 3, Window: 1}
+	c, p := opcases.NewDims(1, 40, 2, 1, 4, 4), ops.Params{BlockLen: 1 << 60, Stride: 1 << 60, SelectBlock: 1 << 60,
+		TopN: 3, Window: 1}
 	q, k, v := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 	idx := selectBlocks(t, c, p, tensor.Float64, q, kc, vc)
@@ -224,7 +227,8 @@ func TestSelectedGradientsAlone(t *testing.T) {
 	kc, _ := c.Compressed(4, p.BlockLen, p.Stride)
 	for vm := range vms {
 		g := G.NewGraph()
-		Q, K, V, KC := q.Node(g, tensor.Float64), k.Node(g, tensor.Float64), v.Node(g, tensor.Float64), kc.Node(g, tensor.Float64)
+		Q, K, V, KC := q.Node(g, tensor.Float64), k.Node(g, tensor.Float64), v.Node(g, tensor.Float64),
+			kc.Node(g, tensor.Float64)
 		o := G.Must(ops.CompressedAttention(Q, KC, KC, p))
 		idx := G.Must(ops.SelectBlocks(Q, KC, G.Must(attention.LSE(o)), p))
 		sel := G.Must(ops.SelectedAttention(Q, K, V, idx, p.SelectBlock))

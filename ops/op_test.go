@@ -145,7 +145,8 @@ func TestApplyErrors(t *testing.T) {
 		err   string
 	}{
 		{nil, 1, "ops: output of a nil node"}, {x, 1, "not an op of this package"},
-		{y, 0, "ops: silu: no output 0 among 1"}, {y, 1, "ops: silu: no output 1 among 1"}, {y, -1, "ops: silu: no output -1 among 1"},
+		{y, 0, "ops: silu: no output 0 among 1"}, {y, 1, "ops: silu: no output 1 among 1"},
+		{y, -1, "ops: silu: no output -1 among 1"},
 	} {
 		require.ErrorContains(t, testutil.Err(spec.Output(c.node, c.index)), c.err)
 	}
@@ -197,7 +198,8 @@ func TestFurtherOutputsFollowInputs(t *testing.T) {
 			m := testutil.Closing(machine(g))(t)
 			for run := range 3 {
 				x := normal("x", uint64(10+run), 4, 3)
-				require.NoError(t, G.Let(xn, tensor.New(tensor.WithShape(4, 3), tensor.WithBacking(append([]float64{}, x.Floats...)))))
+				require.NoError(t, G.Let(xn, tensor.New(tensor.WithShape(4, 3), tensor.WithBacking(append([]float64{},
+					x.Floats...)))))
 				require.NoError(t, m.RunAll())
 				ones := ref.New(4, 3)
 				for i := range ones.Data {

@@ -64,7 +64,8 @@ func run(args []string, w io.Writer) (err error) {
 	}
 	g := G.NewGraph()
 	x := G.NewTensor(g, tensor.Float32, 3, G.WithShape(batch, seq, dim), G.WithName("x"), G.WithInit(G.Gaussian(0, 1)))
-	target := G.NewTensor(g, tensor.Float32, 3, G.WithShape(batch, seq, dim), G.WithName("target"), G.WithInit(G.Gaussian(0, 1)))
+	target := G.NewTensor(g, tensor.Float32, 3, G.WithShape(batch, seq, dim), G.WithName("target"),
+		G.WithInit(G.Gaussian(0, 1)))
 
 	layer, err := nn.NewNSA(g, "attn.", config, nn.Random(tensor.Float32, 1))
 	if err != nil {

@@ -102,7 +102,8 @@ func TestRefuses(t *testing.T) {
 		require.NoDirExists(t, folder)
 		require.Equal(t, c.status, command.ExitStatus(err, io.Discard), c.args)
 	}
-	wrong := map[string][]string{"model": {"/missing"}, "tokenizer": {"/missing"}, "file": {"/missing", ""}, "text": {""}, "out": {"", "/dev/null/x"},
+	wrong := map[string][]string{"model": {"/missing"}, "tokenizer": {"/missing"}, "file": {"/missing", ""},
+		"text": {""}, "out": {"", "/dev/null/x"},
 		"device": {"tpu", "cuda:x", "cuda:-1"}, "tokens": {"x", "-1", "1"}, "layer": {"x", "-2", "2"}}
 	testutil.Must(parse([]string{"-model", weights}, io.Discard))(t).set.VisitAll(func(f *flag.Flag) {
 		require.NotEmpty(t, wrong[f.Name], f.Name)

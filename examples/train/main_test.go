@@ -37,5 +37,6 @@ func TestRefusesBeforeReading(t *testing.T) {
 		}
 	}
 	t.Setenv("NSA_STRICT", "rather")
-	require.ErrorContains(t, run(context.Background(), []string{"-device", "cpu", "-out", "", "-data", missing}), `NSA_STRICT is "rather"`)
+	require.ErrorContains(t, run(context.Background(), []string{"-device", "cpu", "-out", "", "-data", missing}),
+		`NSA_STRICT is "rather"`)
 }

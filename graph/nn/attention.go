@@ -64,7 +64,8 @@ func (c AttentionConfig) LayerParams(prefix string) []Param {
 // Cache returns the sizes of a cache of the layer. slots is the number of sequences; they share pages of pageLen tokens
 // each.
 func (c AttentionConfig) Cache(slots, pages, pageLen int) decode.KVCache {
-	return decode.KVCache{KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim, Slots: slots, Pages: pages, PageLen: pageLen}
+	return decode.KVCache{KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim, Slots: slots, Pages: pages,
+		PageLen: pageLen}
 }
 
 // Attention is a layer of dense causal attention: projections, rotary embedding, grouped queries and the output

@@ -29,7 +29,8 @@ var errNilLayer = errors.New("nn: nil layer")
 func (c Cache) check(want decode.KVCache) error {
 	got := c.KVCache
 	want.Half = got.Half
-	want.BlockLen, want.SelectBlock, want.Window = min(want.BlockLen, got.BlockLen), min(want.SelectBlock, got.SelectBlock), min(want.Window, got.Window)
+	want.BlockLen, want.SelectBlock, want.Window = min(want.BlockLen, got.BlockLen),
+		min(want.SelectBlock, got.SelectBlock), min(want.Window, got.Window)
 	if got == want {
 		return nil
 	}
@@ -41,7 +42,8 @@ func (c Cache) check(want decode.KVCache) error {
 // each.
 func (c NSAConfig) Cache(slots, pages, pageLen int) decode.KVCache {
 	k := decode.KVCache{
-		Params: c.Params, KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim, Slots: slots, Pages: pages, PageLen: pageLen,
+		Params: c.Params, KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim, Slots: slots, Pages: pages,
+		PageLen: pageLen,
 	}
 	if c.NoSelected {
 		k.Without = decode.BranchesOf(decode.Selected)

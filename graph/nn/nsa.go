@@ -20,7 +20,8 @@ type Phi string
 // The kinds of Phi.
 const (
 	PhiMean Phi = "mean" // the mean of the block
-	PhiMLP  Phi = "mlp"  // an MLP over the block, with a position embedding inside the block; keys and values have an MLP each
+	// an MLP over the block, with a position embedding inside the block; keys and values have an MLP each
+	PhiMLP Phi = "mlp"
 )
 
 // GateActivation is the last function of the MLP that computes the gates.
@@ -99,7 +100,8 @@ func (c NSAConfig) Validate() (err error) {
 		return fault.Of("Phi", "phi", "is %q, want %q or %q", c.Phi, PhiMean, PhiMLP)
 	}
 	if !slices.Contains([]GateActivation{"", GateSigmoid, GateSoftmax}, c.GateActivation) {
-		return fault.Of("GateActivation", "gate activation", "is %q, want %q or %q", c.GateActivation, GateSigmoid, GateSoftmax)
+		return fault.Of("GateActivation", "gate activation", "is %q, want %q or %q", c.GateActivation, GateSigmoid,
+			GateSoftmax)
 	}
 	return checkParams(c.LayerParams(""), "Dim Heads KVHeads KeyDim ValueDim BlockLen PhiHidden GateHidden")
 }
@@ -145,7 +147,8 @@ func (c NSAConfig) LayerParams(prefix string) []Param {
 	}
 	list := []Param{linear("wq", c.Heads*c.KeyDim, c.Dim)}
 	for _, b := range c.branches() {
-		list = append(list, linear("wk_"+shortName(b), c.KVHeads*c.KeyDim, c.Dim), linear("wv_"+shortName(b), c.KVHeads*c.ValueDim, c.Dim))
+		list = append(list, linear("wk_"+shortName(b), c.KVHeads*c.KeyDim, c.Dim),
+			linear("wv_"+shortName(b), c.KVHeads*c.ValueDim, c.Dim))
 	}
 	if c.Phi == PhiMLP {
 		for _, s := range []struct {
@@ -210,12 +213,15 @@ func (l *NSA) Learnables() G.Nodes {
 // NSAParts holds the nodes of a layer's output and of the steps before it. After a run of a graph.Machine they have
 // values if the machine was made with graph.WithKeep of them.
 type NSAParts struct {
-	Output     *G.Node // [B,S,Dim]
-	Gates      *G.Node // [B,S,Hq,3], the weights of the compressed, the selected and the window branch; with NoSelected [B,S,Hq,2]
+	Output *G.Node // [B,S,Dim]
+	// [B,S,Hq,3], the weights of the compressed, the selected and the window branch; with NoSelected [B,S,Hq,2]
+	Gates      *G.Node
 	Compressed *G.Node // [B,S,Hq,Dv], the branch's output before its gate
 	Selected   *G.Node // [B,S,Hq,Dv]; with NoSelected nil
 	Window     *G.Node // [B,S,Hq,Dv]
-	Blocks     *G.Node // int32 [B,S,Hkv,n], selected blocks of each query and group (0: its document's first), ascending, then -1; with NoSelected nil
+	// int32 [B,S,Hkv,n], selected blocks of each query and group (0: its document's first), ascending, then -1; with
+	// NoSelected nil
+	Blocks *G.Node
 
 	stored G.Nodes // what Fill stores
 }
@@ -266,7 +272,8 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 	if !c.NoSelected {
 		lse := b.Node(ops.LSE(p.Compressed)) // [B,Hq,S]
 		p.Blocks = b.Node(ops.SelectBlocks(q, kc, lse, c.Params, documents))
-		p.Selected = b.Node(ops.SelectedAttention(q, k[decode.Selected], v[decode.Selected], p.Blocks, c.SelectBlock, documents))
+		p.Selected = b.Node(ops.SelectedAttention(q, k[decode.Selected], v[decode.Selected], p.Blocks, c.SelectBlock,
+			documents))
 	}
 	p.Window = b.Node(ops.SlidingWindow(q, k[decode.Window], v[decode.Window], c.Window, documents))
 
@@ -307,7 +314,8 @@ func (l *NSA) project(b *Builder, x *G.Node) (q *G.Node, k, v perBranch) {
 	heads := func(name string, n int) *G.Node { return b.Linear(x, l.prefix+name, ops.WithHeads(n)) }
 	q = heads("wq", l.config.Heads)
 	for _, branch := range l.config.branches() {
-		k[branch], v[branch] = heads("wk_"+shortName(branch), l.config.KVHeads), heads("wv_"+shortName(branch), l.config.KVHeads)
+		k[branch], v[branch] = heads("wk_"+shortName(branch), l.config.KVHeads),
+			heads("wv_"+shortName(branch), l.config.KVHeads)
 	}
 	return q, k, v
 }
@@ -322,7 +330,8 @@ func (c NSAConfig) interleaved(k, v perBranch) (list G.Nodes) {
 
 // gates returns the activated gates of x: [B,S,Hq,3], without the selected branch [B,S,Hq,2].
 func (l *NSA) gates(b *Builder, x *G.Node) *G.Node {
-	logits := b.Linear(b.Node(ops.SiLU(b.Linear(x, l.prefix+"gate.w1"))), l.prefix+"gate.w2", ops.WithHeads(l.config.Heads))
+	logits := b.Linear(b.Node(ops.SiLU(b.Linear(x, l.prefix+"gate.w1"))), l.prefix+"gate.w2",
+		ops.WithHeads(l.config.Heads))
 	if l.config.GateActivation == GateSoftmax {
 		return b.Node(ops.Softmax(logits))
 	}

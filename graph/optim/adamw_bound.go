@@ -67,7 +67,8 @@ func (b *boundAdamW) bindWeights(weights []G.ValueGrad) error {
 		}
 		op.DecayMask += maskBit(b.decays(s.name, shape))
 		op.MuonMask += maskBit(usesMuon)
-		first, second := moment{firstPrefix + s.name, newArg(s.weight.Operand)}, moment{secondPrefix + s.name, newArg(s.weight.Operand)}
+		first, second := moment{firstPrefix + s.name, newArg(s.weight.Operand)},
+			moment{secondPrefix + s.name, newArg(s.weight.Operand)}
 		b.moments, own = append(b.moments, first), append(own, first.Arg)
 		if usesMuon {
 			second.Shape = nil
@@ -249,7 +250,8 @@ func (b *boundAdamW) adoptInPlace(a spec.Arg, v G.Value) error {
 // prepare uploads the numbers of step t, counted from 1, and prepares the kernel.
 func (b *boundAdamW) prepare(lr, scale float64, t int) error {
 	optimizer.Hyper{
-		LR: lr, Beta1: b.beta1, Beta2: b.beta2, Eps: b.eps, Decay: b.decay, Clip: b.clip, Scale: scale, Step: t, Momentum: momentum,
+		LR: lr, Beta1: b.beta1, Beta2: b.beta2, Eps: b.eps, Decay: b.decay, Clip: b.clip, Scale: scale, Step: t,
+		Momentum: momentum,
 	}.Write(b.hostHyper.Float64s())
 	if err := b.stream.Upload(b.hyper, b.hostHyper); err != nil {
 		return err

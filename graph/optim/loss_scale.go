@@ -42,7 +42,8 @@ func (l *LossScale) UnmarshalJSON(data []byte) error {
 		return fmt.Errorf("optim: loss scale: %w", err)
 	}
 	if !(s.Value >= minLossScale && s.Value <= maxLossScale) || s.Good < 0 || s.Good >= goodSteps {
-		return fmt.Errorf("optim: loss scale %v after %d good steps, want %d to %d and 0 to %d", s.Value, s.Good, minLossScale, maxLossScale, goodSteps-1)
+		return fmt.Errorf("optim: loss scale %v after %d good steps, want %d to %d and 0 to %d", s.Value, s.Good,
+			minLossScale, maxLossScale, goodSteps-1)
 	}
 	l.value, l.good = s.Value, s.Good
 	return nil

@@ -23,8 +23,9 @@ type adamWOptions struct {
 	decays       func(name string, shape tensor.Shape) bool
 	clip         float64
 	muon         func(name string, shape tensor.Shape) bool // nil: no weights
-	machine      *graph.Machine                             // the steps run in its stream; without WithMachine the solver's own, of an empty graph
-	givenMachine bool                                       // WithMachine
+	// the steps run in its stream; without WithMachine the solver's own, of an empty graph
+	machine      *graph.Machine
+	givenMachine bool // WithMachine
 }
 
 // WithLR sets a learning rate for all steps; the default is 1e-3.

@@ -107,7 +107,8 @@ func (b *boundAdamW) restore(step int, tensors map[string]*tensor.Dense) error {
 		}
 	}
 	if len(tensors) != len(b.moments) {
-		return fmt.Errorf("%d tensors, want %d: two moments of each weight, one of those of Muon", len(tensors), len(b.moments))
+		return fmt.Errorf("%d tensors, want %d: two moments of each weight, one of those of Muon", len(tensors),
+			len(b.moments))
 	}
 	for _, m := range b.moments {
 		host := newArg(m.Operand)

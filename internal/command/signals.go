@@ -30,7 +30,8 @@ func StopOf(ctx context.Context) (s Stop, ok bool) {
 // on w; the second ends the program. Those that are ignored when it is called stay ignored: SIGHUP by nohup, SIGINT in
 // what a script starts with &. A closed terminal or pipe becomes an error of writing to it and does not end the
 // program. Those of without are left alone. stop undoes all of this.
-func OnSignals(ctx context.Context, w io.Writer, message string, without ...os.Signal) (_ context.Context, stop func()) {
+func OnSignals(ctx context.Context, w io.Writer, message string, without ...os.Signal) (_ context.Context,
+	stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	arrived := make(chan os.Signal, 1)
 	// Reset below gives a signal back its action at the start of the program: a second one that was ignored then would

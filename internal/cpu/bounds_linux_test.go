@@ -61,10 +61,12 @@ func testNoAccessOutside[T Float](t *testing.T) {
 			}
 			for k := range 70 {
 				for rows := range 10 {
-					dotRows(place(pages[0], random[T](k), end), place(pages[1], random[T](rows*k), end), place(pages[2], random[T](rows), end))
+					dotRows(place(pages[0], random[T](k), end), place(pages[1], random[T](rows*k), end),
+						place(pages[2], random[T](rows), end))
 				}
 			}
-			for i, size := range [][3]int{{1, 1, 1}, {13, 131, 3}, {7, 64, 5}, {12, 17, 2}, {6, 32, 1}, {11, 49, 4}, {25, 9, 7}, {4, 8, 16}} {
+			for i, size := range [][3]int{{1, 1, 1}, {13, 131, 3}, {7, 64, 5}, {12, 17, 2}, {6, 32, 1}, {11, 49, 4},
+				{25, 9, 7}, {4, 8, 16}} {
 				m, n, k := size[0], size[1], size[2]
 				for _, transA := range []bool{false, true} {
 					ars, acs := k, 1
@@ -88,7 +90,8 @@ func testNoAccessOutside[T Float](t *testing.T) {
 						return c
 					}
 					want := product(a, b, bias, make([]T, m*n))
-					got := product(place(pages[0], a, end), place(pages[1], b, end), place(pages[2], bias, end), place(pages[3], make([]T, m*n), end))
+					got := product(place(pages[0], a, end), place(pages[1], b, end), place(pages[2], bias, end),
+						place(pages[3], make([]T, m*n), end))
 					require.Equal(t, want, got, "%v: %v, trans %d: not the bits that it has elsewhere in memory", l, size, trans)
 				}
 			}

@@ -24,10 +24,12 @@ func dotRows32(avx512 bool, n, rows int, x, a, y *float32) {}
 func adamW32(avx512 bool, n int, w, grad, m, v *float32, lr, beta1, beta2, eps, decay, clip, c1, c2 float32) {
 }
 
-func tile32(avx512 bool, m, n, k int, a *float32, ars, acs int, b *float32, brs int, c *float32, crs int, s *float32, srs int) {
+func tile32(avx512 bool, m, n, k int, a *float32, ars, acs int, b *float32, brs int, c *float32, crs int, s *float32,
+	srs int) {
 }
 
-func tile64(avx512 bool, m, n, k int, a *float64, ars, acs int, b *float64, brs int, c *float64, crs int, s *float64, srs int) {
+func tile64(avx512 bool, m, n, k int, a *float64, ars, acs int, b *float64, brs int, c *float64, crs int, s *float64,
+	srs int) {
 }
 
 func transpose32(avx512 bool, rows, cols int, dst *float32, drs int, src *float32, srs int) {}

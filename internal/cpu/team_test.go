@@ -96,7 +96,8 @@ func TestNoAllocation(t *testing.T) {
 	p := withOperands[float32](Product{M: 70, N: 70, TransA: true}, []int{65, 3}, true, true, true)
 	p.C, p.SiLU = NewBuf(make([]float32, 70*70)), NewBuf(make([]float32, 70*70))
 	var k Kernel
-	Products[float32](&k, p.Product, Product{M: 3, N: 65, Terms: []Term{{5, NewBuf(random[float32](15)), NewBuf(random[float32](325))}}, C: NewBuf(make([]float32, 195))})
+	Products[float32](&k, p.Product, Product{M: 3, N: 65, Terms: []Term{{5, NewBuf(random[float32](15)),
+		NewBuf(random[float32](325))}}, C: NewBuf(make([]float32, 195))})
 	team, mem := NewTeam(2), new(Buf)
 	Hold(mem, AlignedBytes(k.WorkBytes(2)))
 	require.Zero(t, testing.AllocsPerRun(20, func() {

@@ -120,7 +120,8 @@ func AdamW[T Float](w, g, m, v []T, p AdamWStep[T]) {
 	g, m, v = g[:len(w)], m[:len(w)], v[:len(w)]
 	if hasVectorAsm[T]() {
 		adamW32(useAVX512(), len(w), ptr32(w), ptr32(g), ptr32(m), ptr32(v),
-			float32(p.LR), float32(p.Beta1), float32(p.Beta2), float32(p.Eps), float32(p.Decay), float32(p.Clip), float32(p.C1), float32(p.C2))
+			float32(p.LR), float32(p.Beta1), float32(p.Beta2), float32(p.Eps), float32(p.Decay), float32(p.Clip),
+			float32(p.C1), float32(p.C2))
 		return
 	}
 	for i := range w {

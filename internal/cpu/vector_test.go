@@ -52,7 +52,8 @@ func vectorCases[T Float]() []vectorCase[T] {
 			for i, v := range in[3] {
 				in[3][i] = v * v // a second moment is not negative
 			}
-			AdamW(in[1], in[0], in[2], in[3], AdamWStep[T]{LR: 0.25, Beta1: 0.875, Beta2: 0.75, Eps: 1e-2, Decay: 0.125, Clip: a, C1: 2, C2: 3})
+			AdamW(in[1], in[0], in[2], in[3], AdamWStep[T]{LR: 0.25, Beta1: 0.875, Beta2: 0.75, Eps: 1e-2,
+				Decay: 0.125, Clip: a, C1: 2, C2: 3})
 			return 0
 		},
 			func(g, w, m, v *float64, a, b float64) float64 {
@@ -124,7 +125,8 @@ func testVector[T Float](t *testing.T, c vectorCase[T], n int) {
 // dst may be any operand that the function's doc comment names.
 func TestVectorsInPlace(t *testing.T) {
 	const n = 77
-	operands := map[string]int{"ExpSum": 1, "Add": 2, "SoftmaxGrad": 2, "Sigmoid": 1, "SiLU": 1, "SiLUGrad": 2} // how many dst may be
+	// how many dst may be
+	operands := map[string]int{"ExpSum": 1, "Add": 2, "SoftmaxGrad": 2, "Sigmoid": 1, "SiLU": 1, "SiLUGrad": 2}
 	for l := range levels {
 		for _, c := range vectorCases[float32]() {
 			for operand := 1; operand <= operands[c.name]; operand++ {
@@ -145,7 +147,8 @@ func TestVectorsInPlace(t *testing.T) {
 func TestExpEdges(t *testing.T) {
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
 	for l := range levels {
-		x := []float32{-inf, inf, nan, -1e30, 1e30, -104, -88, -87.3, 0, float32(math.Copysign(0, -1)), 88, 88.7, 88.73, 89, 100, 1e-30, -math.MaxFloat32, math.MaxFloat32}
+		x := []float32{-inf, inf, nan, -1e30, 1e30, -104, -88, -87.3, 0, float32(math.Copysign(0, -1)), 88, 88.7,
+			88.73, 89, 100, 1e-30, -math.MaxFloat32, math.MaxFloat32}
 		for v := float32(-87.3); v < 88.7; v += 0.00617 {
 			x = append(x, v)
 		}

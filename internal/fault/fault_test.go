@@ -38,7 +38,8 @@ func TestOneName(t *testing.T) {
 }
 
 func TestFields(t *testing.T) {
-	one, two := Of("Window", "window w", "is %d, want at least 1", 0), Between("Heads KVHeads", "heads %d not a multiple of kv heads %d", 12, 5)
+	one, two := Of("Window", "window w", "is %d, want at least 1", 0), Between("Heads KVHeads",
+		"heads %d not a multiple of kv heads %d", 12, 5)
 	require.EqualError(t, one, "window w is 0, want at least 1")
 	require.EqualError(t, two, "heads 12 not a multiple of kv heads 5")
 	var f *Field

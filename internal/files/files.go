@@ -130,7 +130,8 @@ func SetAside(path string) (name string, err error) {
 func RemoveTemporaries(folder string, names ...string) error {
 	entries, err := os.ReadDir(folder)
 	for _, e := range entries {
-		if slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(e.Name(), ".tmp-"+name) }) { // by atomicwriter
+		// by atomicwriter
+		if slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(e.Name(), ".tmp-"+name) }) {
 			err = errors.Join(err, os.Remove(filepath.Join(folder, e.Name())))
 		}
 	}

@@ -20,13 +20,16 @@ func TestWhatCannotBeRead(t *testing.T) {
 	require.NoError(t, os.Mkdir(at("folder"), 0o755))
 	require.NoError(t, syscall.Mkfifo(at("pipe"), 0o644))
 	for name, to := range map[string]string{
-		"dangling": "missing/disk", "loop": "loop", "below a file": "file/x", "device": "/dev/zero", "link to pipe": "pipe", "good": "file",
+		"dangling": "missing/disk", "loop": "loop", "below a file": "file/x", "device": "/dev/zero",
+		"link to pipe": "pipe", "good": "file",
 	} {
 		require.NoError(t, os.Symlink(to, at(name)))
 	}
 	for name, want := range map[string]error{
-		"file": nil, "good": nil, "missing": fs.ErrNotExist, "missing/file": fs.ErrNotExist, "dangling": ErrLink, "loop": syscall.ELOOP,
-		"below a file": syscall.ENOTDIR, "file/x": syscall.ENOTDIR, "folder": errNotRegular, "pipe": errNotRegular, "device": errNotRegular,
+		"file": nil, "good": nil, "missing": fs.ErrNotExist, "missing/file": fs.ErrNotExist, "dangling": ErrLink,
+		"loop":         syscall.ELOOP,
+		"below a file": syscall.ENOTDIR, "file/x": syscall.ENOTDIR, "folder": errNotRegular, "pipe": errNotRegular,
+		"device":       errNotRegular,
 		"link to pipe": errNotRegular,
 	} {
 		_, opened := Open(at(name))

@@ -12,17 +12,20 @@ import (
 
 // cgroupVersion has the names of one of the two versions of control groups.
 type cgroupVersion struct {
-	fstype      string
-	limits      []string
-	usage       string
-	reclaimable []string // lines of memory.stat with memory that the kernel can take back, of the group and of those below it
+	fstype string
+	limits []string
+	usage  string
+	// lines of memory.stat with memory that the kernel can take back, of the group and of those below it
+	reclaimable []string
 }
 
 // cgroupVersions returns both versions. A machine may use both at once.
 func cgroupVersions() []cgroupVersion {
 	return []cgroupVersion{
-		{"cgroup2", []string{"memory.max", "memory.high"}, "memory.current", []string{"inactive_file", "active_file", "slab_reclaimable"}},
-		{"cgroup", []string{"memory.limit_in_bytes"}, "memory.usage_in_bytes", []string{"total_inactive_file", "total_active_file"}},
+		{"cgroup2", []string{"memory.max", "memory.high"}, "memory.current",
+			[]string{"inactive_file", "active_file", "slab_reclaimable"}},
+		{"cgroup", []string{"memory.limit_in_bytes"}, "memory.usage_in_bytes",
+			[]string{"total_inactive_file", "total_active_file"}},
 	}
 }
 

@@ -30,7 +30,8 @@ func tree(files map[string]string) system {
 func v2(folder, limit, high string, used int) map[string]string {
 	cache := used / 3
 	return map[string]string{
-		folder + "/memory.max": limit + "\n", folder + "/memory.high": high + "\n", folder + "/memory.current": fmt.Sprintln(used * mib),
+		folder + "/memory.max": limit + "\n", folder + "/memory.high": high + "\n",
+		folder + "/memory.current": fmt.Sprintln(used * mib),
 		folder + "/memory.stat": fmt.Sprintf("anon %d\nfile %d\ninactive_file %d\nactive_file 0\nslab_reclaimable %d\nslab 9999\nshmem 9999\n",
 			(used-cache)*mib, cache*mib, (cache-1)*mib, mib),
 	}
@@ -88,26 +89,40 @@ func TestAvailable(t *testing.T) {
 		{"no groups", nil, 800, "the host"},
 		{"root group has no files", in2("/", "/"), 800, "the host"},
 		{"unlimited", join(in2("/a", "/"), v2(root+"/a", "max", "max", 300)), 800, "the host"},
-		{"container with its namespace", join(in2("/", "/"), v2(root, max(500*mib), "max", 300)), 300, "the container (/sys/fs/cgroup/memory.max)"},
-		{"container without", join(in2("/docker/a", "/docker/a"), v2(root, max(500*mib), "max", 300)), 300, "the container (/sys/fs/cgroup/memory.max)"},
-		{"a group outside the namespace", join(in2("/../b", "/"), v2(root, max(500*mib), "max", 300)), 300, "the container (/sys/fs/cgroup/memory.max)"},
-		{"a mount of another group", join(in2("/b", "/a"), v2(root, max(500*mib), "max", 300)), 300, "the container (/sys/fs/cgroup/memory.max)"},
-		{"a name that begins alike", join(in2("/ab", "/a"), v2(root, max(500*mib), "max", 300)), 300, "the container (/sys/fs/cgroup/memory.max)"},
-		{"high", join(in2("/", "/"), v2(root, max(500*mib), max(400*mib), 300)), 200, "the container (/sys/fs/cgroup/memory.high)"},
-		{"nested, the inner", join(in2("/a/b/c", "/"), v2(root+"/a", max(700*mib), "max", 300), v2(root+"/a/b/c", max(350*mib), "max", 300)), 150,
+		{"container with its namespace", join(in2("/", "/"), v2(root, max(500*mib), "max", 300)), 300,
+			"the container (/sys/fs/cgroup/memory.max)"},
+		{"container without", join(in2("/docker/a", "/docker/a"), v2(root, max(500*mib), "max", 300)), 300,
+			"the container (/sys/fs/cgroup/memory.max)"},
+		{"a group outside the namespace", join(in2("/../b", "/"), v2(root, max(500*mib), "max", 300)), 300,
+			"the container (/sys/fs/cgroup/memory.max)"},
+		{"a mount of another group", join(in2("/b", "/a"), v2(root, max(500*mib), "max", 300)), 300,
+			"the container (/sys/fs/cgroup/memory.max)"},
+		{"a name that begins alike", join(in2("/ab", "/a"), v2(root, max(500*mib), "max", 300)), 300,
+			"the container (/sys/fs/cgroup/memory.max)"},
+		{"high", join(in2("/", "/"), v2(root, max(500*mib), max(400*mib), 300)), 200,
+			"the container (/sys/fs/cgroup/memory.high)"},
+		{"nested, the inner", join(in2("/a/b/c", "/"), v2(root+"/a", max(700*mib), "max", 300),
+			v2(root+"/a/b/c", max(350*mib), "max", 300)), 150,
 			"the container (/sys/fs/cgroup/a/b/c/memory.max)"},
-		{"nested, the outer", join(in2("/a/b/c", "/"), v2(root+"/a", max(700*mib), "max", 900), v2(root+"/a/b", "max", "max", 300),
+		{"nested, the outer", join(in2("/a/b/c", "/"), v2(root+"/a", max(700*mib), "max", 900),
+			v2(root+"/a/b", "max", "max", 300),
 			v2(root+"/a/b/c", max(650*mib), "max", 300)), 100, "the container (/sys/fs/cgroup/a/memory.max)"},
-		{"more used than allowed", join(in2("/", "/"), v2(root, max(100*mib), "max", 300)), 0, "the container (/sys/fs/cgroup/memory.max)"},
-		{"no usage", join(in2("/", "/"), map[string]string{root + "/memory.max": max(100 * mib)}), 100, "the container (/sys/fs/cgroup/memory.max)"},
+		{"more used than allowed", join(in2("/", "/"), v2(root, max(100*mib), "max", 300)), 0,
+			"the container (/sys/fs/cgroup/memory.max)"},
+		{"no usage", join(in2("/", "/"), map[string]string{root + "/memory.max": max(100 * mib)}), 100,
+			"the container (/sys/fs/cgroup/memory.max)"},
 		{"a space in the path", join(map[string]string{"proc/self/cgroup": "0::/\n",
-			"proc/self/mountinfo": "30 22 0:26 / /my\\040groups rw - cgroup2 cgroup2 rw\n"}, v2("my groups", max(500*mib), "max", 300)), 300,
+			"proc/self/mountinfo": "30 22 0:26 / /my\\040groups rw - cgroup2 cgroup2 rw\n"},
+			v2("my groups", max(500*mib), "max", 300)), 300,
 			"the container (/my groups/memory.max)"},
 		{"version 1, unlimited", join(in1("/a", "/"), v1(root1, none1, 1), v1(root1+"/a", none1, 1)), 800, "the host"},
-		{"version 1", join(in1("/docker/a", "/docker/a"), v1(root1, 600*mib, 230)), 400, "the container (/sys/fs/cgroup/memory/memory.limit_in_bytes)"},
-		{"version 1, nested", join(in1("/a/b", "/"), v1(root1+"/a", 500*mib, 330, "1"), v1(root1+"/a/b", 600*mib, 230, "1")), 200,
+		{"version 1", join(in1("/docker/a", "/docker/a"), v1(root1, 600*mib, 230)), 400,
+			"the container (/sys/fs/cgroup/memory/memory.limit_in_bytes)"},
+		{"version 1, nested", join(in1("/a/b", "/"), v1(root1+"/a", 500*mib, 330, "1"),
+			v1(root1+"/a/b", 600*mib, 230, "1")), 200,
 			"the container (/sys/fs/cgroup/memory/a/memory.limit_in_bytes)"},
-		{"version 1, the outer does not count", join(in1("/a/b", "/"), v1(root1+"/a", 500*mib, 330, "0"), v1(root1+"/a/b", 600*mib, 230, "1")), 400,
+		{"version 1, the outer does not count", join(in1("/a/b", "/"), v1(root1+"/a", 500*mib, 330, "0"),
+			v1(root1+"/a/b", 600*mib, 230, "1")), 400,
 			"the container (/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes)"},
 	} {
 		left, of, err := tree(c.files).available()
@@ -141,7 +156,8 @@ func TestResourceLimits(t *testing.T) {
 func TestCheckAvailable(t *testing.T) {
 	s := tree(join(in2("/", "/"), v2("sys/fs/cgroup", fmt.Sprint(500*mib), "max", 300)))
 	require.NoError(t, s.checkAvailable(300*mib))
-	require.EqualError(t, s.checkAvailable(3174*mib), "needs 3.1 GiB, the container (/sys/fs/cgroup/memory.max) has 300.0 MiB left")
+	require.EqualError(t, s.checkAvailable(3174*mib),
+		"needs 3.1 GiB, the container (/sys/fs/cgroup/memory.max) has 300.0 MiB left")
 	s.addressLimit = 100 * mib
 	require.EqualError(t, s.checkAvailable(1000), "needs 1000 bytes, the address space (ulimit -v) has 0 bytes left")
 	require.NoError(t, system{}.checkAvailable(math.MaxInt64), "what is not known is enough")
@@ -199,7 +215,8 @@ func TestThisSystem(t *testing.T) {
 		require.NoError(t, CheckTotal(fits))
 	}
 	for _, big := range []int{int(total) + 1, math.MaxInt} {
-		require.EqualError(t, CheckTotal(big), fmt.Sprintf("out of memory: asked for %s, %s has %s", Size(int64(big)), whose, Size(total)))
+		require.EqualError(t, CheckTotal(big), fmt.Sprintf("out of memory: asked for %s, %s has %s", Size(int64(big)),
+			whose, Size(total)))
 	}
 	require.NoError(t, CheckAvailable(0))
 	require.True(t, strings.HasPrefix(CheckAvailable(math.MaxInt64).Error(), "needs 8388608.0 TiB, the "))

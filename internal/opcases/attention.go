@@ -18,7 +18,8 @@ func NewDims(B, S, Hq, Hkv, D, Dv int) Dims { return Dims{B, S, Hq, Hkv, D, Dv} 
 
 // Tokens returns q, k and v.
 func (c Dims) Tokens(seed uint64) (q, k, v Array) {
-	return Normal("q", seed, c.B, c.S, c.Hq, c.D), Normal("k", seed+1, c.B, c.S, c.Hkv, c.D), Normal("v", seed+2, c.B, c.S, c.Hkv, c.Dv)
+	return Normal("q", seed, c.B, c.S, c.Hq, c.D), Normal("k", seed+1, c.B, c.S, c.Hkv, c.D),
+		Normal("v", seed+2, c.B, c.S, c.Hkv, c.Dv)
 }
 
 // Compressed returns kc and vc for blocks of l tokens at a stride of d.
@@ -50,15 +51,16 @@ func AttentionCases() (list []AttentionCase) {
 		l, d, block, n, w int
 		cost              Cost
 	}{
-		{Dims{2, 129, 2, 2, 5, 19}, 6, 2, 24, 3, 1, Small},    // groups of one, odd dims, blocks across tiles
-		{Dims{2, 65, 12, 2, 64, 64}, 4, 4, 32, 3, 64, Small},  // groups of six
-		{Dims{1, 130, 70, 1, 3, 2}, 1, 1, 5, 9, 66, Small},    // more heads than rows in a tile
-		{Dims{4, 97, 5, 1, 2, 33}, 48, 12, 24, 3, 200, Small}, // l > l': selection blocks that start before their first weight
-		{Dims{1, 150, 80, 2, 3, 2}, 12, 2, 4, 7, 61, Small},   // l > 2l'
-		{Dims{1, 700, 1, 1, 8, 8}, 2, 1, 3, 40, 400, Small},   // several chunks of keys
-		{Dims{1, 1, 1, 1, 2, 1}, 1, 1, 1, 3, 1, Small},        // one of everything
-		{Dims{2, 37, 6, 2, 12, 5}, 4, 2, 4, 4, 7, Small},      // groups of three
-		{Dims{3, 33, 6, 1, 16, 8}, 32, 16, 16, 3, 20, Small},  // the first compression block ends before the last query
+		{Dims{2, 129, 2, 2, 5, 19}, 6, 2, 24, 3, 1, Small},   // groups of one, odd dims, blocks across tiles
+		{Dims{2, 65, 12, 2, 64, 64}, 4, 4, 32, 3, 64, Small}, // groups of six
+		{Dims{1, 130, 70, 1, 3, 2}, 1, 1, 5, 9, 66, Small},   // more heads than rows in a tile
+		// l > l': selection blocks that start before their first weight
+		{Dims{4, 97, 5, 1, 2, 33}, 48, 12, 24, 3, 200, Small},
+		{Dims{1, 150, 80, 2, 3, 2}, 12, 2, 4, 7, 61, Small},  // l > 2l'
+		{Dims{1, 700, 1, 1, 8, 8}, 2, 1, 3, 40, 400, Small},  // several chunks of keys
+		{Dims{1, 1, 1, 1, 2, 1}, 1, 1, 1, 3, 1, Small},       // one of everything
+		{Dims{2, 37, 6, 2, 12, 5}, 4, 2, 4, 4, 7, Small},     // groups of three
+		{Dims{3, 33, 6, 1, 16, 8}, 32, 16, 16, 3, 20, Small}, // the first compression block ends before the last query
 		{Dims{2, 64, 2, 2, 5, 3}, 8, 4, 4, 5, 33, Small},
 		{Dims{1, 133, 4, 4, 32, 48}, 32, 16, 16, 5, 300, Small}, // a window longer than the sequence
 		{Dims{1, 23, 4, 1, 64, 64}, 32, 16, 64, 3, 5, Small},    // no complete compression block
@@ -74,10 +76,11 @@ func AttentionCases() (list []AttentionCase) {
 		{Dims{1, 129, 3, 1, 64, 64}, 32, 16, 16, 4, 70, Small},
 		{Dims{1, 129, 2, 1, 128, 128}, 8, 4, 64, 3, 65, Small},
 		{Dims{1, 300, 2, 1, 16, 8}, 2, 1, 64, 4, 150, Small},
-		{Dims{1, 300, 2, 1, 16, 8}, 2, 1, 32, 4, 150, Small},   // the rows of a key are cut into chunks
-		{Dims{1, 333, 1, 1, 8, 16}, 4, 2, 128, 3, 200, Small},  // blocks of several tiles
-		{Dims{1, 389, 3, 1, 8, 8}, 4, 2, 64, 3, 70, Small},     // queries select less than half of the blocks
-		{Dims{1, 129, 1, 1, 192, 128}, 8, 4, 64, 3, 65, Small}, // six sizes with key dims above 128 and value dims on either side
+		{Dims{1, 300, 2, 1, 16, 8}, 2, 1, 32, 4, 150, Small},  // the rows of a key are cut into chunks
+		{Dims{1, 333, 1, 1, 8, 16}, 4, 2, 128, 3, 200, Small}, // blocks of several tiles
+		{Dims{1, 389, 3, 1, 8, 8}, 4, 2, 64, 3, 70, Small},    // queries select less than half of the blocks
+		// six sizes with key dims above 128 and value dims on either side
+		{Dims{1, 129, 1, 1, 192, 128}, 8, 4, 64, 3, 65, Small},
 		{Dims{1, 109, 2, 1, 136, 72}, 4, 2, 64, 3, 40, Small},
 		{Dims{1, 67, 3, 1, 144, 192}, 4, 2, 64, 3, 33, Small},
 		{Dims{1, 130, 1, 1, 256, 8}, 8, 4, 64, 3, 129, Small},

@@ -196,7 +196,8 @@ func CheckSelection(p ops.Params, q, kc *ref.Tensor, idx []int32, tolerance floa
 		b, t, g := at/Hkv/S, at/Hkv%S, at%Hkv
 		own, score := t/p.SelectBlock, scores.Row(b, t, g)
 		bad := func(format string, args ...any) (int, error) {
-			return others, fmt.Errorf("query %d of batch %d, group %d: %v, want %v: %s", t, b, g, row, want[i:i+p.TopN], fmt.Sprintf(format, args...))
+			return others, fmt.Errorf("query %d of batch %d, group %d: %v, want %v: %s", t, b, g, row,
+				want[i:i+p.TopN], fmt.Sprintf(format, args...))
 		}
 		if own < p.TopN || !slices.IsSorted(row) || row[0] != 0 || int(row[p.TopN-2]) != own-1 || int(row[p.TopN-1]) != own {
 			return bad("not the forced blocks and more in ascending order")

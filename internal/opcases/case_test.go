@@ -20,7 +20,8 @@ import (
 // writes its inputs, a cast has kernels only on devices, and int32 converts inputs of other ops. Decoding has cases of
 // its own, see Decodings.
 func TestEveryOpHasCases(t *testing.T) {
-	called, names := map[string]bool{"AdamWOp": true, "CastOp": true, "Int32Op": true, "AttentionGradOp[F]": true, "DecodeOp": true, "FillCacheOp": true}, map[string]bool{}
+	called, names := map[string]bool{"AdamWOp": true, "CastOp": true, "Int32Op": true, "AttentionGradOp[F]": true,
+		"DecodeOp": true, "FillCacheOp": true}, map[string]bool{}
 	costs := []Cost{Small, Large}
 	if testutil.Full(t) {
 		costs = nil // all: the oracle selects the blocks of huge cases, which takes seconds and GB
@@ -37,7 +38,8 @@ func TestEveryOpHasCases(t *testing.T) {
 	for _, file := range files {
 		f := testutil.Must(parser.ParseFile(token.NewFileSet(), file, nil, 0))(t)
 		for _, d := range f.Decls {
-			if fn, ok := d.(*ast.FuncDecl); ok && f.Name.Name == "ops" && (fn.Name.Name == "Bind" || fn.Name.Name == "bindGrad") {
+			if fn, ok := d.(*ast.FuncDecl); ok && f.Name.Name == "ops" && (fn.Name.Name == "Bind" ||
+				fn.Name.Name == "bindGrad") {
 				spec := types.ExprString(fn.Recv.List[0].Type)
 				if fn.Name.Name == "bindGrad" {
 					spec = "AttentionGradOp[" + spec + "]"

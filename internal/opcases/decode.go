@@ -23,23 +23,35 @@ type Decoding struct {
 // Decodings returns the cases of decoding.
 func Decodings() []Decoding {
 	cases := []Decoding{
-		{"small", decode.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16}, KVHeads: 2, KeyDim: 8, ValueDim: 6, PageLen: 16}, 4, 150, 0, 0},
-		{"mlp", decode.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 13}, KVHeads: 1, KeyDim: 6, ValueDim: 10, PageLen: 8}, 3, 90, 5, 0},
-		{"stride is l", decode.KVCache{Params: ops.Params{BlockLen: 4, Stride: 4, SelectBlock: 16, TopN: 3, Window: 1}, KVHeads: 2, KeyDim: 4, ValueDim: 4, PageLen: 32}, 2, 80, 0, 0},
-		{"l above l'", decode.KVCache{Params: ops.Params{BlockLen: 32, Stride: 8, SelectBlock: 8, TopN: 5, Window: 50}, KVHeads: 1, KeyDim: 4, ValueDim: 3, PageLen: 24}, 2, 130, 0, 0},
-		{"no block", decode.KVCache{Params: ops.Params{BlockLen: 64, Stride: 64, SelectBlock: 64, TopN: 3, Window: 100}, KVHeads: 1, KeyDim: 2, ValueDim: 1, PageLen: 64}, 1, 40, 0, 0},
+		{"small", decode.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16},
+			KVHeads: 2, KeyDim: 8, ValueDim: 6, PageLen: 16}, 4, 150, 0, 0},
+		{"mlp", decode.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 13},
+			KVHeads: 1, KeyDim: 6, ValueDim: 10, PageLen: 8}, 3, 90, 5, 0},
+		{"stride is l", decode.KVCache{Params: ops.Params{BlockLen: 4, Stride: 4, SelectBlock: 16, TopN: 3,
+			Window: 1}, KVHeads: 2, KeyDim: 4, ValueDim: 4, PageLen: 32}, 2, 80, 0, 0},
+		{"l above l'", decode.KVCache{Params: ops.Params{BlockLen: 32, Stride: 8, SelectBlock: 8, TopN: 5,
+			Window: 50}, KVHeads: 1, KeyDim: 4, ValueDim: 3, PageLen: 24}, 2, 130, 0, 0},
+		{"no block", decode.KVCache{Params: ops.Params{BlockLen: 64, Stride: 64, SelectBlock: 64, TopN: 3,
+			Window: 100}, KVHeads: 1, KeyDim: 2, ValueDim: 1, PageLen: 64}, 1, 40, 0, 0},
 		{"dense", decode.KVCache{KVHeads: 2, KeyDim: 8, ValueDim: 6, PageLen: 16}, 6, 70, 0, 0},
-		{"parts", decode.KVCache{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 8, TopN: 40, Window: 300}, KVHeads: 1, KeyDim: 16, ValueDim: 24, PageLen: 16}, 11, 420, 0, 0},
-		{"wide", decode.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 5, Window: 40}, KVHeads: 2, KeyDim: 72, ValueDim: 128, PageLen: 32}, 26, 150, 0, 0},
-		{"wide, few heads", decode.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 20}, KVHeads: 2, KeyDim: 128, ValueDim: 64, PageLen: 16}, 6, 60, 0, 0},
-		{"many blocks", decode.KVCache{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 16, Window: 8}, KVHeads: 1, KeyDim: 16, ValueDim: 8, PageLen: 32}, 2, 700, 0, 0},
-		{"mlp, 16 dims", decode.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 13}, KVHeads: 2, KeyDim: 16, ValueDim: 8, PageLen: 16}, 6, 90, 5, 0},
+		{"parts", decode.KVCache{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 8, TopN: 40, Window: 300},
+			KVHeads: 1, KeyDim: 16, ValueDim: 24, PageLen: 16}, 11, 420, 0, 0},
+		{"wide", decode.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 5, Window: 40},
+			KVHeads: 2, KeyDim: 72, ValueDim: 128, PageLen: 32}, 26, 150, 0, 0},
+		{"wide, few heads", decode.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4,
+			Window: 20}, KVHeads: 2, KeyDim: 128, ValueDim: 64, PageLen: 16}, 6, 60, 0, 0},
+		{"many blocks", decode.KVCache{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 16,
+			Window: 8}, KVHeads: 1, KeyDim: 16, ValueDim: 8, PageLen: 32}, 2, 700, 0, 0},
+		{"mlp, 16 dims", decode.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4,
+			Window: 13}, KVHeads: 2, KeyDim: 16, ValueDim: 8, PageLen: 16}, 6, 90, 5, 0},
 		{"dense, 64 dims", decode.KVCache{KVHeads: 2, KeyDim: 64, ValueDim: 64, PageLen: 16}, 12, 150, 0, 0},
-		{"paper", decode.KVCache{Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 6, Window: 128}, KVHeads: 1, KeyDim: 32, ValueDim: 32, PageLen: 128}, 4, 700, 0, 0},
+		{"paper", decode.KVCache{Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 6, Window: 128},
+			KVHeads: 1, KeyDim: 32, ValueDim: 32, PageLen: 128}, 4, 700, 0, 0},
 	}
 	for _, without := range []decode.Branches{
 		decode.BranchesOf(decode.Compressed), decode.BranchesOf(decode.Selected), decode.BranchesOf(decode.Window),
-		decode.BranchesOf(decode.Selected, decode.Window), decode.BranchesOf(decode.Compressed, decode.Window), decode.BranchesOf(decode.Compressed, decode.Selected),
+		decode.BranchesOf(decode.Selected, decode.Window), decode.BranchesOf(decode.Compressed, decode.Window),
+		decode.BranchesOf(decode.Compressed, decode.Selected),
 	} {
 		c := cases[0]
 		c.Cache.KeyDim, c.Cache.ValueDim = 16, 8 // sizes that kernels on tensor cores support
@@ -49,7 +61,8 @@ func Decodings() []Decoding {
 	for _, x := range []struct {
 		of, hidden int
 		without    decode.Branches
-	}{{0, 72, 0}, {0, 8, decode.BranchesOf(decode.Selected)}, {0, 136, decode.BranchesOf(decode.Compressed, decode.Window)}, {7, 24, 0}} {
+	}{{0, 72, 0}, {0, 8, decode.BranchesOf(decode.Selected)}, {0, 136, decode.BranchesOf(decode.Compressed,
+		decode.Window)}, {7, 24, 0}} {
 		c := cases[x.of]
 		c.Name, c.GateHidden, c.Cache.Without, c.Tokens = fmt.Sprintf("gate layer of %d", x.hidden), x.hidden, x.without, 60
 		if x.of == 0 {
@@ -135,7 +148,8 @@ func (c Decoding) Phi() (p []*ref.Tensor) {
 	}
 	for i, d := range []int{c.Cache.KeyDim, c.Cache.ValueDim} {
 		seed, hidden := uint64(7000+10*i), c.MLP+2*i
-		p = append(p, normalTensor(seed, c.Cache.BlockLen, d), normalTensor(seed+1, hidden, c.Cache.BlockLen*d), normalTensor(seed+2, d, hidden))
+		p = append(p, normalTensor(seed, c.Cache.BlockLen, d), normalTensor(seed+1, hidden, c.Cache.BlockLen*d),
+			normalTensor(seed+2, d, hidden))
 	}
 	return inBFloat16(p...)
 }
@@ -149,14 +163,16 @@ type Attention func(q, k, v *ref.Tensor, mask ref.Mask) *ref.Tensor
 // Oracle returns the outputs of all tokens of s, and the blocks that the oracle selects. It attends to the blocks idx
 // instead, if idx is not nil.
 func (c Decoding) Oracle(s Sequence, idx []int32) (o *ref.Tensor, selected []int32) {
-	return c.Through(s, idx, func(x *ref.Tensor) *ref.Tensor { return x }, func(q, k, v *ref.Tensor, mask ref.Mask) *ref.Tensor {
-		o, _ := ref.Attention(q, k, v, mask)
-		return o
-	})
+	return c.Through(s, idx, func(x *ref.Tensor) *ref.Tensor { return x },
+		func(q, k, v *ref.Tensor, mask ref.Mask) *ref.Tensor {
+			o, _ := ref.Attention(q, k, v, mask)
+			return o
+		})
 }
 
 // Through does what Oracle does, with store applied to every array that it computes, and attend for attention.
-func (c Decoding) Through(s Sequence, idx []int32, store func(*ref.Tensor) *ref.Tensor, attend Attention) (o *ref.Tensor, selected []int32) {
+func (c Decoding) Through(s Sequence, idx []int32, store func(*ref.Tensor) *ref.Tensor,
+	attend Attention) (o *ref.Tensor, selected []int32) {
 	p, n := c.Cache.Params, s.Q.Shape[1]
 	q, k := store(ref.RoPE(s.Q, DecodingBase, 0)), make([]*ref.Tensor, len(s.K))
 	for i := range k {

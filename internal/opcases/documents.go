@@ -24,16 +24,28 @@ func DocumentCases() (list []Case) {
 		cost    Cost
 	}{
 		{Dims{1, 1, 1, 1, 2, 1}, ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 1, TopN: 3, Window: 1}, []int{1}, Small},
-		{Dims{1, 40, 4, 2, 8, 6}, ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 7}, []int{0, 3, 0, 0, 4, 1, 1, 5, 26, 0}, Small},
-		{Dims{2, 65, 6, 2, 12, 5}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 64}, []int{64, 1, 1, 7, 8, 9, 40}, Small},
-		{Dims{3, 33, 3, 1, 6, 8}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 16, TopN: 3, Window: 9}, []int{33, 31, 2, 1, 32}, Small}, // rows with one, no, and one compression block
-		{Dims{1, 200, 2, 1, 4, 3}, ops.Params{BlockLen: 2, Stride: 1, SelectBlock: 3, TopN: 5, Window: 70}, []int{66, 67, 67}, Small},
-		{Dims{2, 135, 4, 2, 8, 16}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 64, TopN: 3, Window: 20}, []int{70, 0, 1, 9, 55, 134, 1}, Small}, // for tensor cores
-		{Dims{1, 150, 2, 1, 136, 8}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 64, TopN: 3, Window: 40}, []int{80, 5, 65}, Small},
-		{Dims{2, 350, 6, 1, 64, 64}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 3, Window: 70}, []int{65, 1, 31, 0, 253, 175, 175}, Large},
-		{Dims{2, 300, 4, 2, 128, 72}, ops.Params{BlockLen: 8, Stride: 8, SelectBlock: 16, TopN: 8, Window: 100}, []int{300, 3, 200, 60, 37, 0, 0, 0}, Large},
-		{Dims{2, 1100, 6, 1, 64, 64}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 4, Window: 128}, []int{700, 400, 300, 1, 799}, Huge},
-		{Dims{1, 700, 4, 1, 192, 128}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 128, TopN: 3, Window: 100}, []int{333, 200, 167}, Huge},
+		{Dims{1, 40, 4, 2, 8, 6}, ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 7},
+			[]int{0, 3, 0, 0, 4, 1, 1, 5, 26, 0}, Small},
+		{Dims{2, 65, 6, 2, 12, 5}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 64},
+			[]int{64, 1, 1, 7, 8, 9, 40}, Small},
+		// rows with one, no, and one compression block
+		{Dims{3, 33, 3, 1, 6, 8}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 16, TopN: 3, Window: 9},
+			[]int{33, 31, 2, 1, 32}, Small},
+		{Dims{1, 200, 2, 1, 4, 3}, ops.Params{BlockLen: 2, Stride: 1, SelectBlock: 3, TopN: 5, Window: 70},
+			[]int{66, 67, 67}, Small},
+		// for tensor cores
+		{Dims{2, 135, 4, 2, 8, 16}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 64, TopN: 3, Window: 20},
+			[]int{70, 0, 1, 9, 55, 134, 1}, Small},
+		{Dims{1, 150, 2, 1, 136, 8}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 64, TopN: 3, Window: 40},
+			[]int{80, 5, 65}, Small},
+		{Dims{2, 350, 6, 1, 64, 64}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 3, Window: 70},
+			[]int{65, 1, 31, 0, 253, 175, 175}, Large},
+		{Dims{2, 300, 4, 2, 128, 72}, ops.Params{BlockLen: 8, Stride: 8, SelectBlock: 16, TopN: 8, Window: 100},
+			[]int{300, 3, 200, 60, 37, 0, 0, 0}, Large},
+		{Dims{2, 1100, 6, 1, 64, 64}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 4, Window: 128},
+			[]int{700, 400, 300, 1, 799}, Huge},
+		{Dims{1, 700, 4, 1, 192, 128}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 128, TopN: 3, Window: 100},
+			[]int{333, 200, 167}, Huge},
 	} {
 		list = append(list, CasesOfDocuments(c.Dims, c.Params, c.lengths, c.cost)...)
 	}
@@ -55,8 +67,10 @@ func CasesOfDocuments(c Dims, p ops.Params, lengths []int, cost Cost) []Case {
 }
 
 // packed returns a case of an op with documents. build applies the op to the inputs before cu_seqlens and to the table.
-func packed(name string, docs *ref.Documents, in []Array, build func(in []*G.Node, table *G.Node) (*G.Node, error)) Case {
-	return Case{Name: name, Inputs: append(slices.Clip(in), Array{Name: "cu_seqlens", Shape: []int{len(docs.CU)}, Ints: docs.CU}),
+func packed(name string, docs *ref.Documents, in []Array, build func(in []*G.Node, table *G.Node) (*G.Node,
+	error)) Case {
+	return Case{Name: name, Inputs: append(slices.Clip(in), Array{Name: "cu_seqlens", Shape: []int{len(docs.CU)},
+		Ints: docs.CU}),
 		Build: func(in []*G.Node) (*G.Node, error) {
 			table, err := ops.DocumentTable(in[len(in)-1], docs.B, docs.S, ops.Params{BlockLen: docs.L, Stride: docs.D})
 			if err != nil {
@@ -70,7 +84,8 @@ func packed(name string, docs *ref.Documents, in []Array, build func(in []*G.Nod
 func packedBranches(c Dims, p ops.Params, docs *ref.Documents) []Case {
 	q, k, v := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
-	idx := Array{Name: "idx", Shape: []int{c.B, c.S, c.Hkv, p.TopN}, Ints: docs.SelectBlocks(q.Tensor(), kc.Tensor(), p.SelectBlock, p.TopN)}
+	idx := Array{Name: "idx", Shape: []int{c.B, c.S, c.Hkv, p.TopN}, Ints: docs.SelectBlocks(q.Tensor(), kc.Tensor(),
+		p.SelectBlock, p.TopN)}
 	list := []Case{
 		packed("window", docs, []Array{q, k, v}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
 			return ops.SlidingWindow(in[0], in[1], in[2], p.Window, ops.WithDocuments(table))
@@ -86,7 +101,8 @@ func packedBranches(c Dims, p ops.Params, docs *ref.Documents) []Case {
 		}),
 	}
 	for i, mask := range []ref.Mask{
-		docs.Mask(ref.WindowMask(p.Window)), docs.Mask(ref.CausalMask()), docs.CompressedMask(), docs.SelectedMask(idx.Ints, c.Hkv, p.SelectBlock),
+		docs.Mask(ref.WindowMask(p.Window)), docs.Mask(ref.CausalMask()), docs.CompressedMask(),
+		docs.SelectedMask(idx.Ints, c.Hkv, p.SelectBlock),
 	} {
 		list[i].Mask = mask
 		list[i] = withOracle(list[i])
@@ -112,7 +128,8 @@ func packedCompressions(c Dims, p ops.Params, docs *ref.Documents) []Case {
 		return ops.CompressMean(in[0], ops.Params{BlockLen: l, Stride: d}, ops.WithDocuments(table))
 	})
 	mean.Outputs = func(in tensors) tensors {
-		return results(docs.Map(in[0], ref.Tokens, ref.Keys, func(x *ref.Tensor) *ref.Tensor { return ref.CompressMean(x, l, d) }, shape...))
+		return results(docs.Map(in[0], ref.Tokens, ref.Keys,
+			func(x *ref.Tensor) *ref.Tensor { return ref.CompressMean(x, l, d) }, shape...))
 	}
 	mean.Gradients = func(in tensors, dy *ref.Tensor) tensors {
 		dx := ref.New(x.Shape...)
@@ -126,7 +143,8 @@ func packedCompressions(c Dims, p ops.Params, docs *ref.Documents) []Case {
 		scale = 0.05
 	}
 	weights := []Array{Normal("pe", 2, l, c.D), normalTimes(scale, "w1", 3, hidden, l*c.D), Normal("w2", 4, c.D, hidden)}
-	mlp := packed("compress mlp", docs, append([]Array{x}, weights...), func(in []*G.Node, table *G.Node) (*G.Node, error) {
+	mlp := packed("compress mlp", docs, append([]Array{x}, weights...), func(in []*G.Node, table *G.Node) (*G.Node,
+		error) {
 		return ops.CompressMLP(in[0], in[1], in[2], in[3], ops.Params{BlockLen: l, Stride: d}, ops.WithDocuments(table))
 	})
 	mlp.Outputs = func(in tensors) tensors {
@@ -134,9 +152,11 @@ func packedCompressions(c Dims, p ops.Params, docs *ref.Documents) []Case {
 		return results(docs.Map(in[0], ref.Tokens, ref.Keys, f, shape...), nil)
 	}
 	mlp.Gradients = func(in tensors, dy *ref.Tensor) tensors {
-		sum := results(ref.New(x.Shape...), ref.New(weights[0].Shape...), ref.New(weights[1].Shape...), ref.New(weights[2].Shape...), nil)
+		sum := results(ref.New(x.Shape...), ref.New(weights[0].Shape...), ref.New(weights[1].Shape...),
+			ref.New(weights[2].Shape...), nil)
 		for _, one := range docs.List() {
-			dx, dpe, dw1, dw2 := ref.CompressMLPGrad(ref.Cut(in[0], one, ref.Tokens), l, d, in[1], in[2], in[3], ref.Cut(dy, one, ref.Keys))
+			dx, dpe, dw1, dw2 := ref.CompressMLPGrad(ref.Cut(in[0], one, ref.Tokens), l, d, in[1], in[2], in[3],
+				ref.Cut(dy, one, ref.Keys))
 			ref.Paste(sum[0], dx, one, ref.Tokens)
 			for i, dw := range results(dpe, dw1, dw2) {
 				sum[1+i] = ref.Add(sum[1+i], dw)
@@ -161,7 +181,8 @@ func packedRoPEs(c Dims, docs *ref.Documents) []Case {
 	rope.Outputs = func(in tensors) tensors { return results(rotated(in[0], ref.RoPE)) }
 	rope.Gradients = func(_ tensors, dy *ref.Tensor) tensors { return results(rotated(dy, ref.RoPEGrad), nil) }
 
-	op := linear.Fused{RoPE: pointwise.RoPE{Base: base, Start: start}, Heads: [linear.MaxFused]int{heads}, Rotated: [linear.MaxFused]bool{true}}
+	op := linear.Fused{RoPE: pointwise.RoPE{Base: base, Start: start}, Heads: [linear.MaxFused]int{heads},
+		Rotated: [linear.MaxFused]bool{true}}
 	x, w, plain := Normal("x", 2, c.B, c.S, in), Normal("w", 3, heads*dim, in), Normal("plain", 4, 3, in)
 	applied := func(s spec.Spec) func(in []*G.Node, table *G.Node) (*G.Node, error) {
 		return func(in []*G.Node, table *G.Node) (*G.Node, error) {
@@ -171,7 +192,8 @@ func packedRoPEs(c Dims, docs *ref.Documents) []Case {
 	linears := packed("linears", docs, []Array{x, w, plain}, applied(op))
 	linears.Outputs = func(v tensors) tensors {
 		rows := v[0].Reshape(c.B*c.S, in)
-		return results(rotated(ref.Linear(rows, v[1], nil).Reshape(c.B, c.S, heads, dim), ref.RoPE), ref.Linear(rows, v[2], nil).Reshape(c.B, c.S, 3))
+		return results(rotated(ref.Linear(rows, v[1], nil).Reshape(c.B, c.S, heads, dim), ref.RoPE),
+			ref.Linear(rows, v[2], nil).Reshape(c.B, c.S, 3))
 	}
 	back := linear.FusedGrad{In: in, RoPE: op.RoPE, Terms: [linear.MaxFused]int{1}, Rotated: op.Rotated}
 	back.RoPE.Inverse = true

@@ -96,10 +96,13 @@ func linearGroups() (list []Case) {
 	}{
 		{1, 1, 1, []layer{{1, 1, true, false, 3}, {1, 2, false, true, 2}}},
 		{2, 17, 13, []layer{{3, 6, true, true, 1}, {1, 7, true, false, 1}, {2, 6, false, true, 3}, {5, 1, false, false, 2}}},
-		{1, 37, 40, []layer{{4, 16, false, true, 1}, {2, 16, false, true, 1}, {2, 8, false, false, 3}, {1, 24, true, false, 2}}},
-		{2, 150, 64, []layer{{12, 64, false, true, 3}, {2, 64, false, true, 2}, {2, 64, false, false, 1}, {1, 64, true, false, 1}}},
+		{1, 37, 40, []layer{{4, 16, false, true, 1}, {2, 16, false, true, 1}, {2, 8, false, false, 3},
+			{1, 24, true, false, 2}}},
+		{2, 150, 64, []layer{{12, 64, false, true, 3}, {2, 64, false, true, 2}, {2, 64, false, false, 1},
+			{1, 64, true, false, 1}}},
 		{3, 33, 24, []layer{{1, 8, false, false, 3}, {1, 2400, true, false, 2}}},
-		{1, 21, 8, []layer{{1, 600, false, true, 1}, {2, 600, false, true, 1}}}, // on a GPU the rotations do not fit the shared memory
+		// on a GPU the rotations do not fit the shared memory
+		{1, 21, 8, []layer{{1, 600, false, true, 1}, {2, 600, false, true, 1}}},
 	} {
 		forward, backward, rows := linear.Fused{RoPE: rope}, linear.FusedGrad{In: c.in, RoPE: back}, c.B*c.S
 		x, ws, biases, dys := Normal("x", 1, c.B, c.S, c.in), []Array{}, []Array{}, []Array{}
@@ -147,9 +150,12 @@ func linearGroups() (list []Case) {
 		weights.WeightsOnly = true
 		cost := costOf(rows * max(c.in, c.layers[0].heads*c.layers[0].dim))
 		list = append(list,
-			Case{Name: named("linears", c), Inputs: slices.Concat([]Array{x}, ws, biases), Build: apply(forward), Outputs: outputs, Cost: cost},
-			Case{Name: named("linears gradient", c), Inputs: slices.Concat([]Array{x}, dys, ws), Build: apply(backward), Outputs: gradients, Cost: cost},
-			Case{Name: named("linears gradient of weights", c), Inputs: slices.Concat([]Array{x}, dys), Build: apply(weights), Cost: cost,
+			Case{Name: named("linears", c), Inputs: slices.Concat([]Array{x}, ws, biases), Build: apply(forward),
+				Outputs: outputs, Cost: cost},
+			Case{Name: named("linears gradient", c), Inputs: slices.Concat([]Array{x}, dys, ws),
+				Build: apply(backward), Outputs: gradients, Cost: cost},
+			Case{Name: named("linears gradient of weights", c), Inputs: slices.Concat([]Array{x}, dys),
+				Build: apply(weights), Cost: cost,
 				Outputs: func(in tensors) tensors { return gradients(slices.Concat(in, Tensors(ws)))[1:] }})
 	}
 	return list
@@ -171,13 +177,15 @@ func linearsWithNeighbours() (list []Case) {
 		layers   []layer
 	}{
 		{1, 1, true, []layer{{1, false, linear.ActivationNone}}},
-		{2, 13, true, []layer{{9, true, linear.ActivationSiLU}, {3, false, linear.ActivationNone}, {17, true, linear.ActivationSigmoid}}},
+		{2, 13, true, []layer{{9, true, linear.ActivationSiLU}, {3, false, linear.ActivationNone},
+			{17, true, linear.ActivationSigmoid}}},
 		{16, 40, true, []layer{{8, false, linear.ActivationNone}, {31, false, linear.ActivationSiLU}}},
 		{9, 264, true, []layer{{24, false, linear.ActivationSiLU}}},
 		{1, 768, true, []layer{{5, true, linear.ActivationSiLU}, {16, false, linear.ActivationNone}}},
 		{3, 2056, true, []layer{{12, false, linear.ActivationNone}}}, // many chunks
 		{16, 64, false, []layer{{36, true, linear.ActivationSigmoid}}},
-		{17, 72, false, []layer{{36, true, linear.ActivationSigmoid}, {7, false, linear.ActivationSiLU}}}, // several blocks of rows
+		// several blocks of rows
+		{17, 72, false, []layer{{36, true, linear.ActivationSigmoid}, {7, false, linear.ActivationSiLU}}},
 		{64, 33, false, []layer{{20, true, linear.ActivationSiLU}, {4, false, linear.ActivationNone}}},
 		{50, 1600, false, []layer{{18, false, linear.ActivationSiLU}}},
 	} {
@@ -194,7 +202,8 @@ func linearsWithNeighbours() (list []Case) {
 		if c.norm {
 			op.Norm, inputs = eps, append(inputs, Normal("weight", 50, c.in))
 		}
-		list = append(list, Case{Name: named("linears with neighbours", c), Inputs: inputs, Build: apply(op), Cost: costOf(c.rows * c.in),
+		list = append(list, Case{Name: named("linears with neighbours", c), Inputs: inputs, Build: apply(op),
+			Cost: costOf(c.rows * c.in),
 			Outputs: func(in tensors) (ys tensors) {
 				x, biases := in[0], in[1+len(ws):]
 				if c.norm {

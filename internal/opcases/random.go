@@ -65,7 +65,8 @@ func oneOf[T any](r *random, list ...T) T { return list[r.IntN(len(list))] }
 
 // size draws a size, which is often a boundary of kernels or next to one.
 func (r *random) size(limit int) int {
-	n := oneOf(r, 1, 2, 3, 8, 12, 16, 31, 32, 33, 63, 64, 65, 72, 96, 100, 127, 128, 129, 136, 192, 200, 256, 300, 1+r.IntN(limit))
+	n := oneOf(r, 1, 2, 3, 8, 12, 16, 31, 32, 33, 63, 64, 65, 72, 96, 100, 127, 128, 129, 136, 192, 200, 256, 300,
+		1+r.IntN(limit))
 	return min(n, limit)
 }
 
@@ -178,19 +179,23 @@ func (r *random) call() RandomCall {
 	case 0, 1:
 		return newCall(window, []string{"q", "k", "v"}, q, k, v)
 	case 2:
-		c := newCall(attention.SlidingWindowGrad{Forward: window, Delta: delta}, []string{"q", "k", "v", name, "lse", "do"}, q, k, v, third, lse, o)
+		c := newCall(attention.SlidingWindowGrad{Forward: window, Delta: delta},
+			[]string{"q", "k", "v", name, "lse", "do"}, q, k, v, third, lse, o)
 		return withForward(c, window, qkv, ifReadsO(3), 4)
 	case 3:
 		return newCall(compressed, []string{"q", "kc", "vc"}, q, kc, vc)
 	case 4:
-		c := newCall(attention.CompressedGrad{Forward: compressed, Delta: delta}, []string{"q", "kc", "vc", name, "lse", "do"}, q, kc, vc, third, lse, o)
+		c := newCall(attention.CompressedGrad{Forward: compressed, Delta: delta},
+			[]string{"q", "kc", "vc", name, "lse", "do"}, q, kc, vc, third, lse, o)
 		return withForward(c, compressed, qkv, ifReadsO(3), 4)
 	case 5, 6:
-		return withForward(newCall(attention.SelectBlocks{Params: p}, []string{"q", "kc", "lse"}, q, kc, lse), compressed, []int{0, 1, 1}, -1, 2)
+		return withForward(newCall(attention.SelectBlocks{Params: p}, []string{"q", "kc", "lse"}, q, kc, lse),
+			compressed, []int{0, 1, 1}, -1, 2)
 	case 7:
 		return newCall(selected, []string{"q", "k", "v", "idx"}, q, k, v, idx)
 	case 8:
-		c := newCall(attention.SelectedGrad{Forward: selected, Delta: delta}, []string{"q", "k", "v", "idx", name, "lse", "do"}, q, k, v, idx, third, lse, o)
+		c := newCall(attention.SelectedGrad{Forward: selected, Delta: delta},
+			[]string{"q", "k", "v", "idx", name, "lse", "do"}, q, k, v, idx, third, lse, o)
 		return withForward(c, selected, []int{0, 1, 2, 3}, ifReadsO(4), 5)
 	case 9:
 		return newCall(compress.Mean{BlockLen: p.BlockLen, Stride: p.Stride}, []string{"x"}, k)
@@ -203,7 +208,8 @@ func (r *random) call() RandomCall {
 		k.Shape[3] += k.Shape[3] % 2
 		return newCall(pointwise.RoPE{Base: 1e4, Start: r.IntN(1000)}, []string{"x"}, k)
 	default:
-		return newCall(pointwise.GatedSum{Sigmoid: delta}, []string{"gates", "branch 0", "branch 1"}, r.float(b, s, hq, 2), o, o)
+		return newCall(pointwise.GatedSum{Sigmoid: delta}, []string{"gates", "branch 0", "branch 1"},
+			r.float(b, s, hq, 2), o, o)
 	}
 }
 

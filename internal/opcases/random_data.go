@@ -39,7 +39,8 @@ var noise = sync.OnceValue(func() map[tensor.Dtype][]byte {
 		small[i] = values[i] / 8
 	}
 	return map[tensor.Dtype][]byte{
-		tensor.Float32: EncodeFloats(tensor.Float32, values), ops.BFloat16: EncodeFloats(ops.BFloat16, values), ops.Float16: EncodeFloats(ops.Float16, small),
+		tensor.Float32: EncodeFloats(tensor.Float32, values), ops.BFloat16: EncodeFloats(ops.BFloat16, values),
+		ops.Float16: EncodeFloats(ops.Float16, small),
 	}
 })
 

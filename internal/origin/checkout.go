@@ -84,7 +84,8 @@ func git(root string, args ...string) (string, error) {
 	c := exec.CommandContext(ctx, "git", args...) // not one of the working directory: exec.ErrDot
 	c.Dir, c.WaitDelay = root, time.Second
 	c.Env = append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "GIT_") }),
-		"GIT_CEILING_DIRECTORIES="+filepath.Dir(root), "GIT_NO_LAZY_FETCH=1", "GIT_NO_REPLACE_OBJECTS=1", "GIT_TERMINAL_PROMPT=0")
+		"GIT_CEILING_DIRECTORIES="+filepath.Dir(root), "GIT_NO_LAZY_FETCH=1", "GIT_NO_REPLACE_OBJECTS=1",
+		"GIT_TERMINAL_PROMPT=0")
 	out, err := c.Output()
 	return string(out), err
 }

@@ -60,7 +60,8 @@ func Limits(p *plot.Plot, xMin, xMax, yMin, yMax float64) {
 
 // Color returns the colour of the i-th line: those of Okabe and Ito, which colour-blind readers can tell apart.
 func Color(i int) color.RGBA {
-	colors := []color.RGBA{{0, 114, 178, 255}, {213, 94, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255}, {0, 0, 0, 255}, {230, 159, 0, 255},
+	colors := []color.RGBA{{0, 114, 178, 255}, {213, 94, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255},
+		{0, 0, 0, 255}, {230, 159, 0, 255},
 		{86, 180, 233, 255}}
 	return colors[i%len(colors)]
 }
@@ -68,10 +69,12 @@ func Color(i int) color.RGBA {
 // Series adds a line with the i-th colour and mark and pattern of dashes, 0 for solid, and its name in the legend.
 func Series(p *plot.Plot, i, dashes int, name string, points plotter.XYs) {
 	patterns := [][]vg.Length{nil, {6, 2.5}, {2, 2}, {8, 2.5, 2, 2.5}}
-	shapes := []draw.GlyphDrawer{draw.CircleGlyph{}, draw.BoxGlyph{}, draw.TriangleGlyph{}, draw.RingGlyph{}, draw.SquareGlyph{}}
+	shapes := []draw.GlyphDrawer{draw.CircleGlyph{}, draw.BoxGlyph{}, draw.TriangleGlyph{}, draw.RingGlyph{},
+		draw.SquareGlyph{}}
 	line := Line(points, Color(i), 1.6)
 	line.Dashes = patterns[dashes%len(patterns)]
-	marks := &plotter.Scatter{XYs: points, GlyphStyle: draw.GlyphStyle{Color: Color(i), Radius: vg.Points(2.8), Shape: shapes[i%len(shapes)]}}
+	marks := &plotter.Scatter{XYs: points, GlyphStyle: draw.GlyphStyle{Color: Color(i), Radius: vg.Points(2.8),
+		Shape: shapes[i%len(shapes)]}}
 	p.Add(line, marks)
 	p.Legend.Add(name, line, marks)
 }
@@ -108,8 +111,9 @@ func PNG(width, height float64, rows ...[]*plot.Plot) (out []byte, err error) {
 	}()
 	w, h := vg.Points(width*float64(len(rows[0]))), vg.Points(height*float64(len(rows)))
 	canvas := vgimg.New(w, h)
-	tiles := draw.Tiles{Rows: len(rows), Cols: len(rows[0]), PadTop: padTop, PadBottom: padBottom, PadLeft: padLeft, PadRight: padRight,
-		PadX: padBetween, PadY: padBetween}
+	tiles := draw.Tiles{Rows: len(rows), Cols: len(rows[0]), PadTop: padTop, PadBottom: padBottom, PadLeft: padLeft,
+		PadRight: padRight,
+		PadX:     padBetween, PadY: padBetween}
 	for _, p := range slices.Concat(rows...) {
 		across, upwards := vg.Points(width-padLeft-padRight-padBetween), vg.Points(height-padTop-padBottom-padBetween)
 		p.Title.Text = wrap(p.Title.TextStyle, p.Title.Text, across)

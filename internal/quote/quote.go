@@ -10,8 +10,9 @@ import (
 
 // Most bytes, as escaped.
 const (
-	maxText  = 60  // of a text
-	maxError = 600 // of an error; of a longer one its beginning and its end are left, since a quotation stands in the middle
+	maxText = 60 // of a text
+	// of an error; of a longer one its beginning and its end are left, since a quotation stands in the middle
+	maxError = 600
 	maxBegin = 400 // also of a path
 	rawEnd   = 100 // as it stands; escaping makes four of one at most
 )

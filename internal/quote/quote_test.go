@@ -14,7 +14,8 @@ import (
 
 func TestText(t *testing.T) {
 	for text, want := range map[string]string{
-		"": "", `a "b" \c`: `a "b" \c`, "überall": "überall", "a\x1b[2Jb\n": `a\x1b[2Jb\n`, "\xff": `\xff`, "\u202egnp": `\u202egnp`, "\u009b": `\u009b`,
+		"": "", `a "b" \c`: `a "b" \c`, "überall": "überall", "a\x1b[2Jb\n": `a\x1b[2Jb\n`, "\xff": `\xff`,
+		"\u202egnp": `\u202egnp`, "\u009b": `\u009b`,
 		strings.Repeat("x", 60): strings.Repeat("x", 60), strings.Repeat("ü", 40): strings.Repeat("ü", 30) + "...",
 	} {
 		require.Equal(t, want, Text(text))

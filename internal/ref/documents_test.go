@@ -47,6 +47,7 @@ func TestDocumentsByHand(t *testing.T) {
 	for i := range tokens.Data {
 		tokens.Data[i] = float64(i)
 	}
-	mean := x.Map(tokens, ref.Tokens, ref.Keys, func(x *ref.Tensor) *ref.Tensor { return ref.CompressMean(x, 2, 1) }, 2, 7, 1, 1)
+	mean := x.Map(tokens, ref.Tokens, ref.Keys, func(x *ref.Tensor) *ref.Tensor { return ref.CompressMean(x, 2, 1) },
+		2, 7, 1, 1)
 	require.Equal(t, []float64{0.5, 1.5, 3.5, 4.5, 5.5, 6.5, 0, 8.5, 9.5, 10.5, 11.5, 12.5, 13.5, 14.5}, mean.Data)
 }

@@ -19,7 +19,8 @@ func TestNSAMatchesGoldens(t *testing.T) {
 			g.Within(t, name, got.Data, 1e-10) // only the order of sums differs
 		}
 		c, q, gates := g.Config, golden("q"), golden("gates")
-		kc, vc := ref.CompressMean(golden("k_cmp"), c.BlockLen, c.Stride), ref.CompressMean(golden("v_cmp"), c.BlockLen, c.Stride)
+		kc, vc := ref.CompressMean(golden("k_cmp"), c.BlockLen, c.Stride), ref.CompressMean(golden("v_cmp"),
+			c.BlockLen, c.Stride)
 		same("k_compressed", kc)
 		same("v_compressed", vc)
 		idx, score := ref.SelectBlocks(q, kc, c.BlockLen, c.Stride, c.SelBlock, c.TopN)

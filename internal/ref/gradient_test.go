@@ -27,7 +27,8 @@ type tensors = []*ref.Tensor
 
 // checkGrads compares the gradients of the loss sum(f(inputs) * r), with a random r, with central differences. f and
 // grad must not change their arguments.
-func checkGrads(t *testing.T, in tensors, f func(in tensors) *ref.Tensor, grad func(in tensors, dy *ref.Tensor) tensors) {
+func checkGrads(t *testing.T, in tensors, f func(in tensors) *ref.Tensor,
+	grad func(in tensors, dy *ref.Tensor) tensors) {
 	t.Helper()
 	var before tensors
 	for _, x := range in {
@@ -125,7 +126,8 @@ func TestGradients(t *testing.T) {
 				dx, dpe, dw1, dw2 := ref.CompressMLPGrad(x[0], 4, 2, x[1], x[2], x[3], dy)
 				return tensors{dx, dpe, dw1, dw2}
 			}},
-		{"attention in a window", tensors{random(1, 1, 6, 4, 4), random(2, 1, 6, 2, 4), random(3, 1, 6, 2, 3)}, windowF, windowG},
+		{"attention in a window", tensors{random(1, 1, 6, 4, 4), random(2, 1, 6, 2, 4), random(3, 1, 6, 2, 3)},
+			windowF, windowG},
 		{"attention with empty rows", tensors{random(1, 2, 5, 3, 2), random(2, 2, 7, 1, 2), random(3, 2, 7, 1, 3)},
 			maskedF, maskedG},
 	} {

@@ -109,7 +109,8 @@ func TestMasks(t *testing.T) {
 	require.Equal(t, []string{"...", "x..", "xx.", "xxx"}, picture(ref.CompressedMask(2, 1), 4, 3))
 	// l' = 2, n = 2. A block in the future shows nothing. Of the query's own block, the tokens up to the query are shown.
 	idx := []int32{0, -1, 0, 2, 1, -1, 0, 1, -1, -1}
-	require.Equal(t, []string{"x....", "xx...", "..x..", "xxxx.", "....."}, picture(ref.SelectedMask(idx, 1, 5, 1, 2), 5, 5))
+	require.Equal(t, []string{"x....", "xx...", "..x..", "xxxx.", "....."},
+		picture(ref.SelectedMask(idx, 1, 5, 1, 2), 5, 5))
 	// Masks that show everything up to the query are causal.
 	all := slices.Repeat([]int32{0, 1, 2}, 5)
 	for _, m := range []ref.Mask{ref.WindowMask(5), ref.CompressedMask(1, 1), ref.SelectedMask(all, 1, 5, 1, 2)} {
@@ -249,7 +250,8 @@ func TestMuonUpdate(t *testing.T) {
 	// One row has one singular value, its length, which is scaled to 1. The first polynomial maps 1 to 1, the second
 	// maps 1 to 3.
 	polynomials := [][3]float64{{2, -1.5, 0.5}, {1, 1, 1}}
-	is(t, "update", ref.MuonUpdate(ref.From([]float64{3, 4}, 1, 2), polynomials), 0.6*3*0.2*math.Sqrt2, 0.8*3*0.2*math.Sqrt2)
+	is(t, "update", ref.MuonUpdate(ref.From([]float64{3, 4}, 1, 2), polynomials), 0.6*3*0.2*math.Sqrt2,
+		0.8*3*0.2*math.Sqrt2)
 	// Two equal singular values, 5, are scaled to 2^(-1/4).
 	x := math.Pow(2, -0.25)
 	y := 2*x - 1.5*x*x*x + 0.5*x*x*x*x*x

@@ -105,7 +105,8 @@ func newEventFile(dir string, now time.Time) (string, error) {
 	seconds := now.Unix()
 	for _, e := range entries {
 		rest, _ := strings.CutPrefix(e.Name(), eventFilePrefix)
-		if n, err := strconv.ParseInt(rest, 10, 64); err == nil && n >= seconds { // a start in the same second, or the clock was set back
+		// a start in the same second, or the clock was set back
+		if n, err := strconv.ParseInt(rest, 10, 64); err == nil && n >= seconds {
 			seconds = n + 1
 		}
 	}

@@ -104,7 +104,8 @@ func TestEventFile(t *testing.T) {
 			l.Step(s)
 			if half == 0 {
 				for tag, v := range map[string]float64{
-					"loss/train": s.Loss, "optimizer/learning_rate": s.LR, "optimizer/grad_norm": s.GradNorm, "rate/tokens_per_second": s.TokensPerSec,
+					"loss/train": s.Loss, "optimizer/learning_rate": s.LR, "optimizer/grad_norm": s.GradNorm,
+					"rate/tokens_per_second": s.TokensPerSec,
 				} {
 					want[tag] = append(want[tag], newPoint(s.Number, v))
 				}

@@ -66,7 +66,8 @@ func wrapLine(b *strings.Builder, line string, columns, indent int) {
 	margin := strings.Repeat(" ", min(len(line)-len(strings.TrimLeft(line, " "))+indent, columns/4))
 	for Columns(line) > columns {
 		first := Cut(line, columns)
-		if at := strings.LastIndexByte(line[:min(len(line), len(first)+1)], ' '); at > len(margin) && strings.TrimSpace(line[:at]) != "" {
+		if at := strings.LastIndexByte(line[:min(len(line), len(first)+1)], ' '); at > len(margin) &&
+			strings.TrimSpace(line[:at]) != "" {
 			first = line[:at]
 		}
 		if first == "" { // a character that is wider than the terminal

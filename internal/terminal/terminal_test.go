@@ -13,7 +13,8 @@ import (
 )
 
 // words are pieces of text: spaces, a tab, characters that are wide, that combine, and a word longer than most lines.
-var words = []string{" ", "  ", "\t", "\n", "a", "word", "größe", "日本語", "한국어", "e\u0301", "-flag", strings.Repeat("long", 30)}
+var words = []string{" ", "  ", "\t", "\n", "a", "word", "größe", "日本語", "한국어", "e\u0301", "-flag",
+	strings.Repeat("long", 30)}
 
 // textOf returns so many random words.
 func textOf(r *rand.Rand, n int) string {

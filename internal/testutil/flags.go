@@ -18,7 +18,8 @@ func RequireFlagError(t testing.TB, err error, program, name string) {
 	require.Equal(t, 1, strings.Count(text, program+": "), "-%s: %s", name, text)
 	flags := regexp.MustCompile(`(^|[^\w-])-`+regexp.QuoteMeta(name)+`($|[^\w-])`).FindAllString(text, -1)
 	require.Len(t, flags, 1, "-%s: %s", name, text)
-	require.NotRegexp(t, `(^|: )(ops|nn|graph|optim|safetensors|tinylm|corpus|tokenizer|cuda|memory|runlog): `, text, "-%s", name)
+	require.NotRegexp(t, `(^|: )(ops|nn|graph|optim|safetensors|tinylm|corpus|tokenizer|cuda|memory|runlog): `, text,
+		"-%s", name)
 	require.NotContains(t, text, "\n", "-%s", name)
 	require.Less(t, len(text), 400, "-%s: %s", name, text)
 }

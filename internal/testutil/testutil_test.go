@@ -44,7 +44,8 @@ func TestNoGPU(t *testing.T) {
 		for _, other := range requireGPU {
 			t.Setenv(other, "")
 		}
-		for value, want := range map[string]string{"": "skipped", "0": "skipped", "false": "skipped", "1": "failed", "true": "failed", "yes": "no boolean"} {
+		for value, want := range map[string]string{"": "skipped", "0": "skipped", "false": "skipped", "1": "failed",
+			"true": "failed", "yes": "no boolean"} {
 			t.Setenv(name, value)
 			r, done := new(recorder), make(chan struct{})
 			go func() {
@@ -95,7 +96,8 @@ func TestGoldensFolder(t *testing.T) {
 	require.Equal(t, "mine", last.Name)
 	require.False(t, last.BuiltIn)
 	require.True(t, list[0].BuiltIn)
-	require.Equal(t, Config{B: 1, S: 9, Hq: 2, Hkv: 1, D: 4, Dv: 3, BlockLen: 4, Stride: 2, SelBlock: 4, TopN: 3, Window: 2}, last.Config)
+	require.Equal(t, Config{B: 1, S: 9, Hq: 2, Hkv: 1, D: 4, Dv: 3, BlockLen: 4, Stride: 2, SelBlock: 4, TopN: 3,
+		Window: 2}, last.Config)
 	require.Equal(t, []float64{2.5}, last.F64(t, "x"))
 	require.Len(t, Must(goldens(TinyLM))(t), 2, "the folder need not have goldens of every kind")
 }
@@ -152,7 +154,8 @@ func TestGoldensRefuses(t *testing.T) {
 		{golden(config(model), "tokens", x(1, 1, 9)), "tokens has the shape (1, 1, 9), want (2, 1, 9)"},
 		{golden(config(model), "logits", x(1, 9, 4)), "logits has the shape"},
 	} {
-		files := fstest.MapFS{"bad.safetensors": {Data: c.data}, "good.safetensors": {Data: golden(config(""), "q", x(1, 9, 2, 4))}}
+		files := fstest.MapFS{"bad.safetensors": {Data: c.data}, "good.safetensors": {Data: golden(config(""), "q",
+			x(1, 9, 2, 4))}}
 		list := Must(loadGoldens(files, Ops))(t)
 		if list[0].err == nil { // a model
 			list = append(Must(loadGoldens(files, TinyLM))(t), list...)
@@ -196,8 +199,9 @@ func TestWithin(t *testing.T) {
 		tol     float64
 		failure string // "" passes
 	}{
-		"within":            {[]float32{1, 2.5}, []float64{1, 2}, 0.25, ""},
-		"beyond":            {[]float32{1, 2.5}, []float64{1, 2}, 0.2, "x: relative error 0.25 > 0.2, worst at 1 of 2: got 2.5, want 2"},
+		"within": {[]float32{1, 2.5}, []float64{1, 2}, 0.25, ""},
+		"beyond": {[]float32{1, 2.5}, []float64{1, 2}, 0.2,
+			"x: relative error 0.25 > 0.2, worst at 1 of 2: got 2.5, want 2"},
 		"length":            {[]float32{1}, []float64{1, 2}, 1, "x: 1 elements, want 2"},
 		"NaN, no tolerance": {[]float32{9, nan}, []float64{1, 2}, math.Inf(1), "worst at 1 of 2: got NaN, want 2"},
 		"NaN tolerance":     {[]float32{1}, []float64{1}, math.NaN(), "x: relative error"},
@@ -244,10 +248,12 @@ func TestGuardedTells(t *testing.T) {
 
 // TestHalfPrecision goes through every number of both types.
 func TestHalfPrecision(t *testing.T) {
-	for v, want := range map[float64]uint16{0: 0, 1: 0x3c00, -2: 0xc000, 65504: 0x7bff, 65520: 0x7c00, 0x1p-24: 1, 0.1: 0x2e66, 0x1p-14: 0x400} {
+	for v, want := range map[float64]uint16{0: 0, 1: 0x3c00, -2: 0xc000, 65504: 0x7bff, 65520: 0x7c00, 0x1p-24: 1,
+		0.1: 0x2e66, 0x1p-14: 0x400} {
 		require.Equal(t, want, Float16(v), "%v", v)
 	}
-	for v, want := range map[float64]uint16{0: 0, 1: 0x3f80, -2: 0xc000, 0.1: 0x3dcd, 1 + 0x1p-8: 0x3f80, 1 + 0x3p-8: 0x3f82, 3.5e38: 0x7f80} {
+	for v, want := range map[float64]uint16{0: 0, 1: 0x3f80, -2: 0xc000, 0.1: 0x3dcd, 1 + 0x1p-8: 0x3f80,
+		1 + 0x3p-8: 0x3f82, 3.5e38: 0x7f80} {
 		require.Equal(t, want, BFloat16(v), "%v", v)
 	}
 	for b := range uint16(0x7c00) {

@@ -59,7 +59,8 @@ func (c Config) check() error {
 		name, label string
 		v, max      int
 	}{
-		{"Vocab", "vocab", c.Vocab, maxSize}, {"Context", "context", c.Context, maxSize}, {"Layers", "layers", c.Layers, maxLayers},
+		{"Vocab", "vocab", c.Vocab, maxSize}, {"Context", "context", c.Context, maxSize},
+		{"Layers", "layers", c.Layers, maxLayers},
 	} {
 		if s.v < 1 || s.v > s.max {
 			return fault.Of(s.name, s.label, "is %d, want 1 to %d", s.v, s.max)
@@ -77,7 +78,8 @@ func (c Config) check() error {
 		return err
 	}
 	if n := c.parameters(); n > maxParameters {
-		return fault.Between("Layers Dim Heads KVHeads KeyDim ValueDim BlockLen PhiHidden GateHidden Vocab", "a model of %.3g parameters, want at most %d", n, maxParameters)
+		return fault.Between("Layers Dim Heads KVHeads KeyDim ValueDim BlockLen PhiHidden GateHidden Vocab",
+			"a model of %.3g parameters, want at most %d", n, maxParameters)
 	}
 	return nil
 }
@@ -127,7 +129,8 @@ func (c Config) LearnableParams() []nn.Param {
 
 // denseConfig returns the sizes of a layer of dense attention.
 func (c Config) denseConfig() nn.AttentionConfig {
-	return nn.AttentionConfig{Dim: c.Dim, Heads: c.Heads, KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim, RoPEBase: c.RoPEBase}
+	return nn.AttentionConfig{Dim: c.Dim, Heads: c.Heads, KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim,
+		RoPEBase: c.RoPEBase}
 }
 
 // Parameters returns the number of the model's learnable numbers.

@@ -24,7 +24,8 @@ type decoderGraph struct {
 
 // newGraph returns a graph for tokens [batch,seq] and a page table [batch,width]. build adds the model and returns its
 // logits.
-func (d *Decoder) newGraph(batch, seq, width int, build func(*decoderGraph, *nn.Builder, *G.Node, []nn.Cache) *G.Node) (*decoderGraph, error) {
+func (d *Decoder) newGraph(batch, seq, width int, build func(*decoderGraph, *nn.Builder, *G.Node,
+	[]nn.Cache) *G.Node) (*decoderGraph, error) {
 	g := &decoderGraph{graph: G.NewGraph()}
 	b := nn.NewBuilder(g.graph, d.weights.Config.WithDefaults().LearnableParams(), nn.Values(d.weights.Tensors))
 	dt := d.weights.Tensors["norm.weight"].Dtype()
@@ -48,7 +49,8 @@ func (d *Decoder) newGraph(batch, seq, width int, build func(*decoderGraph, *nn.
 			return nil, err
 		}
 	}
-	m, err := graph.NewMachine(g.graph, append(slices.Clone(d.options), graph.WithKeep(g.logits), graph.WithConstantInputs(b.Learnables()...))...)
+	m, err := graph.NewMachine(g.graph, append(slices.Clone(d.options), graph.WithKeep(g.logits),
+		graph.WithConstantInputs(b.Learnables()...))...)
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,8 @@ import (
 
 // TestDocumentTargets: the last token of a document predicts nothing.
 func TestDocumentTargets(t *testing.T) {
-	m := &Model{batch: 2, seq: 4, tokens: Bytes{}.Encode("abccdddd"), targets: make([]int32, 8), cuSeqlens: []int32{0, 1, 4, 4, 8}}
+	m := &Model{batch: 2, seq: 4, tokens: Bytes{}.Encode("abccdddd"), targets: make([]int32, 8),
+		cuSeqlens: []int32{0, 1, 4, 4, 8}}
 	m.NextTokens()
 	require.Equal(t, []int32{-1, 'c', 'c', -1, 'd', 'd', 'd', -1}, m.targets)
 	m.cuSeqlens = make([]int32, 5)

@@ -34,7 +34,8 @@ func goldenModel(t testing.TB, g testutil.Golden, dt tensor.Dtype, b graph.Backe
 	w := newTestWeights(t, goldenConfig(g), dt, 0)
 	for name, v := range w.Tensors {
 		require.Equal(t, tensor.Shape(g.Shape(t, "param."+name)), v.Shape(), name)
-		require.NoError(t, nn.Assign(v, tensor.New(tensor.WithShape(v.Shape()...), tensor.WithBacking(g.F64(t, "param."+name)))))
+		require.NoError(t, nn.Assign(v, tensor.New(tensor.WithShape(v.Shape()...),
+			tensor.WithBacking(g.F64(t, "param."+name)))))
 	}
 	for name := range g.File.Tensors {
 		if p, ok := strings.CutPrefix(name, "param."); ok {
@@ -81,7 +82,8 @@ type bounds struct{ loss, grad, step float64 }
 // TestModelMatchesGoldens compares models on the host with goldens, on TapeMachine and Machine, in both types. Both
 // machines give the same bits, except in wide layers, where LinearsGradOp sums in another order.
 func TestModelMatchesGoldens(t *testing.T) {
-	for dt, within := range map[tensor.Dtype]bounds{tensor.Float64: {1e-8, 1e-8, 1e-8}, tensor.Float32: {1e-5, 1e-4, 1e-3}} {
+	for dt, within := range map[tensor.Dtype]bounds{tensor.Float64: {1e-8, 1e-8, 1e-8},
+		tensor.Float32: {1e-5, 1e-4, 1e-3}} {
 		t.Run(dt.Name(), func(t *testing.T) {
 			testutil.EachGolden(t, testutil.TinyLM, func(t *testing.T, g testutil.Golden) {
 				var runs []map[string][]float64

@@ -9,8 +9,9 @@ import (
 
 // Vocabulary is the text of tokens: Bytes, or a tokenizer of package tokenizer.
 type Vocabulary interface {
-	Vocab() int                               // tokens
-	AppendToken(text []byte, id int32) []byte // appends the text of a token below Vocab; the text may be part of a character
+	Vocab() int // tokens
+	// appends the text of a token below Vocab; the text may be part of a character
+	AppendToken(text []byte, id int32) []byte
 }
 
 // Bytes is the Vocabulary in which each byte is a token.

@@ -81,7 +81,8 @@ func TestHostMemory(t *testing.T) {
 		t.Skip(err)
 	}
 	header := fmt.Sprintf(`{"x":{"dtype":"F64","shape":[%d],"data_offsets":[0,%d]}}`, host, 8*host)
-	require.NoError(t, os.WriteFile(file, append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...), 0o644))
+	require.NoError(t, os.WriteFile(file, append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))),
+		header...), 0o644))
 	if err := os.Truncate(file, int64(8+len(header))+8*host); err != nil {
 		t.Skip(err)
 	}
@@ -123,8 +124,10 @@ func TestRestoreLosesNothing(t *testing.T) {
 		{"type", func(f safetensors.File) {
 			f.Tensors["norm.weight"] = tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(32))
 		}, "norm.weight: type int32"},
-		{"NaN", func(f safetensors.File) { f.Tensors["norm.weight"].Float32s()[1] = float32(math.NaN()) }, `"norm.weight" has NaN in it`},
-		{"Inf", func(f safetensors.File) { f.Tensors["norm.weight"].Float32s()[1] = float32(math.Inf(-1)) }, "element 1 of norm.weight is -Inf"},
+		{"NaN", func(f safetensors.File) { f.Tensors["norm.weight"].Float32s()[1] = float32(math.NaN()) },
+			`"norm.weight" has NaN in it`},
+		{"Inf", func(f safetensors.File) { f.Tensors["norm.weight"].Float32s()[1] = float32(math.Inf(-1)) },
+			"element 1 of norm.weight is -Inf"},
 		{"no config", func(f safetensors.File) { delete(f.Metadata, configKey) }, "no configuration in the metadata"},
 		{"broken config", func(f safetensors.File) { f.Metadata[configKey] = `{"Vocab": "many"}` }, "configuration: json"},
 		{"two sizes", func(f safetensors.File) {
@@ -186,15 +189,22 @@ func TestWeightsOfOtherTensors(t *testing.T) {
 
 	file := testutil.Must(os.ReadFile(path))(t)
 	for message, change := range map[string]func(){
-		"no tensor " + name:         func() { delete(w.Tensors, name) },
-		"tensor " + name:            func() { w.Tensors[name] = nil },
-		name + " has shape (3)":     func() { w.Tensors[name] = tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(3)) },
-		name + ": type int32":       func() { w.Tensors[name] = tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(own.Shape()...)) },
-		name + " is float64, embed": func() { w.Tensors[name] = tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(own.Shape()...)) },
-		"tensor x is not of this":   func() { w.Tensors["x"] = own },
+		"no tensor " + name:     func() { delete(w.Tensors, name) },
+		"tensor " + name:        func() { w.Tensors[name] = nil },
+		name + " has shape (3)": func() { w.Tensors[name] = tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(3)) },
+		name + ": type int32": func() {
+			w.Tensors[name] = tensor.New(tensor.Of(tensor.Int32),
+				tensor.WithShape(own.Shape()...))
+		},
+		name + " is float64, embed": func() {
+			w.Tensors[name] = tensor.New(tensor.Of(tensor.Float64),
+				tensor.WithShape(own.Shape()...))
+		},
+		"tensor x is not of this": func() { w.Tensors["x"] = own },
 	} {
 		change()
-		for what, err := range map[string]error{"save": w.Save(path), "restore": w.Restore(path), "move": w.MoveTo(graph.NewCPU(1))} {
+		for what, err := range map[string]error{"save": w.Save(path), "restore": w.Restore(path),
+			"move": w.MoveTo(graph.NewCPU(1))} {
 			require.ErrorContains(t, err, message, what)
 		}
 		delete(w.Tensors, "x")

@@ -167,7 +167,8 @@ func checkDocuments(spec Packable, table *gorgonia.Node) error {
 		return fmt.Errorf("documents (%s) are not a result of DocumentTable", table.Name())
 	}
 	if want := spec.Blocks(); want.BlockLen > 0 && want != op.Blocks() {
-		return fmt.Errorf("documents have compression blocks of %d tokens, %d apart, want %d and %d", op.BlockLen, op.Stride, want.BlockLen, want.Stride)
+		return fmt.Errorf("documents have compression blocks of %d tokens, %d apart, want %d and %d", op.BlockLen,
+			op.Stride, want.BlockLen, want.Stride)
 	}
 	return nil
 }

@@ -17,13 +17,15 @@ import (
 // attention.
 func TestFLOPsOfLongBlocks(t *testing.T) {
 	for _, S := range []int{1, 10, 300} {
-		q, k := spec.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{2, S, 4, 8}}, spec.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{2, S, 2, 8}}
+		q, k := spec.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{2, S, 4, 8}},
+			spec.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{2, S, 2, 8}}
 		dense := spec.FLOPs(attention.SlidingWindow{Window: math.MaxInt}, []spec.Operand{q, k, k})
 		require.Positive(t, dense)
 		for _, block := range []int{S, 2 * S, math.MaxInt / 2, math.MaxInt} {
 			for _, n := range []int{1, 2, 3, 16, 1 << 40} {
 				idx := spec.Operand{Dtype: tensor.Int32, Shape: tensor.Shape{2, S, 2, n}}
-				require.Equal(t, dense, spec.FLOPs(attention.Selected{SelectBlock: block}, []spec.Operand{q, k, k, idx}), "%d blocks of %d", n, block)
+				require.Equal(t, dense, spec.FLOPs(attention.Selected{SelectBlock: block},
+					[]spec.Operand{q, k, k, idx}), "%d blocks of %d", n, block)
 			}
 		}
 	}
@@ -38,7 +40,8 @@ func TestFLOPsOfCompression(t *testing.T) {
 		w1, w2 := operand(hidden, c.l*D), operand(D, hidden)
 		block, inside := operand(2*c.blocks*3, c.l*D), operand(2*c.blocks*3, hidden)
 		in := []spec.Operand{operand(2, c.S, 3, D), operand(c.l, D), w1, w2}
-		forward := spec.FLOPs(linear.Linear{}, []spec.Operand{block, w1}) + spec.FLOPs(linear.Linear{}, []spec.Operand{inside, w2})
+		forward := spec.FLOPs(linear.Linear{}, []spec.Operand{block, w1}) + spec.FLOPs(linear.Linear{},
+			[]spec.Operand{inside, w2})
 		require.Equal(t, forward, spec.FLOPs(compress.MLP{BlockLen: c.l, Stride: c.d}, in), "%+v", c)
 		require.Equal(t, 2*forward, spec.FLOPs(compress.MLPGrad{BlockLen: c.l, Stride: c.d}, in), "%+v", c)
 	}

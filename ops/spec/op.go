@@ -55,7 +55,8 @@ func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 		switch {
 		case err != nil:
 		case g == nil:
-			err = fmt.Errorf("(%.60s) belongs to no graph, and no other input does", n.Name()) // a constant is named by its value
+			// a constant is named by its value
+			err = fmt.Errorf("(%.60s) belongs to no graph, and no other input does", n.Name())
 		case n.Graph() == nil:
 			inputs[i], err = addConstant(g, n)
 		case n.Graph() != g:

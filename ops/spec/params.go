@@ -50,12 +50,14 @@ func (p Params) Validate() error { return fault.In("ops", "", p.Check()) }
 // Check is Validate without the name of this package in its error.
 func (p Params) Check() error {
 	err := cmp.Or(CheckBlocks(p.BlockLen, p.Stride),
-		wantSize("SelectBlock", "selection block l'", p.SelectBlock), wantSize("TopN", "top n", p.TopN), wantSize("Window", "window w", p.Window))
+		wantSize("SelectBlock", "selection block l'", p.SelectBlock), wantSize("TopN", "top n", p.TopN),
+		wantSize("Window", "window w", p.Window))
 	switch {
 	case err != nil:
 		return err
 	case p.SelectBlock%p.Stride != 0:
-		return fault.Between("SelectBlock Stride", "stride d = %d does not divide the selection block l' = %d", p.Stride, p.SelectBlock)
+		return fault.Between("SelectBlock Stride", "stride d = %d does not divide the selection block l' = %d",
+			p.Stride, p.SelectBlock)
 	case p.TopN < ForcedBlocks:
 		return fault.Of("TopN", "top n", "= %d is smaller than the %d forced blocks", p.TopN, ForcedBlocks)
 	}

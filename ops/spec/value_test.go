@@ -74,7 +74,8 @@ func TestPointAtValueLayouts(t *testing.T) {
 
 // TestPointAtValueTypes: the layouts for the other element types.
 func TestPointAtValueTypes(t *testing.T) {
-	for dt, backing := range map[tensor.Dtype]any{tensor.Float32: []float32{0, 1, 2, 3, 4, 5}, tensor.Int32: []int32{0, 1, 2, 3, 4, 5}} {
+	for dt, backing := range map[tensor.Dtype]any{tensor.Float32: []float32{0, 1, 2, 3, 4, 5},
+		tensor.Int32: []int32{0, 1, 2, 3, 4, 5}} {
 		x := tensor.New(tensor.WithShape(2, 3), tensor.WithBacking(backing))
 		require.NoError(t, x.T())
 		var b cpu.Buf
@@ -85,7 +86,8 @@ func TestPointAtValueTypes(t *testing.T) {
 			require.Equal(t, []int32{0, 3, 1, 4, 2, 5}, cpu.Slice[int32](&b))
 		}
 	}
-	for dt, v := range map[tensor.Dtype]G.Value{tensor.Float32: G.NewF32(0), tensor.Float64: G.NewF64(0), tensor.Int32: G.NewI32(0)} {
+	for dt, v := range map[tensor.Dtype]G.Value{tensor.Float32: G.NewF32(0), tensor.Float64: G.NewF64(0),
+		tensor.Int32: G.NewI32(0)} {
 		require.Equal(t, v, spec.NewValue(spec.Operand{Dtype: dt}))
 		require.NoError(t, spec.PointAtValue(new(cpu.Buf), v, spec.Operand{Dtype: dt}))
 	}
@@ -95,7 +97,8 @@ func TestPointAtValueTypes(t *testing.T) {
 // has the type.
 func TestNewValue(t *testing.T) {
 	for _, dt := range []tensor.Dtype{
-		tensor.Float64, tensor.Float32, tensor.Int, tensor.Int64, tensor.Int32, tensor.Byte, tensor.Bool, ops.BFloat16, ops.Float16,
+		tensor.Float64, tensor.Float32, tensor.Int, tensor.Int64, tensor.Int32, tensor.Byte, tensor.Bool,
+		ops.BFloat16, ops.Float16,
 	} {
 		for _, shape := range []tensor.Shape{{}, {3}, {2, 1}} {
 			v := spec.NewValue(spec.Operand{Dtype: dt, Shape: shape})
@@ -124,5 +127,6 @@ func TestPointAtValueErrors(t *testing.T) {
 	} {
 		require.ErrorContains(t, spec.PointAtValue(new(cpu.Buf), c.value, want), c.err)
 	}
-	require.ErrorContains(t, spec.PointAtValue(new(cpu.Buf), G.NewF32(1), spec.Operand{Dtype: tensor.Float64}), "want float64 ()")
+	require.ErrorContains(t, spec.PointAtValue(new(cpu.Buf), G.NewF32(1), spec.Operand{Dtype: tensor.Float64}),
+		"want float64 ()")
 }

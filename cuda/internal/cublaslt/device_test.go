@@ -285,7 +285,8 @@ func TestProposals(t *testing.T) {
 			}
 			require.NoError(t, last.Record())
 			took := testutil.Must(last.Since(first))(t)
-			fmt.Printf("%v: proposal %d, tile %d, %d bytes of work memory: %.1f us\n", m, i, p.tile(c.algo), c.work, took.Seconds()/runs*1e6)
+			fmt.Printf("%v: proposal %d, tile %d, %d bytes of work memory: %.1f us\n", m, i, p.tile(c.algo), c.work,
+				took.Seconds()/runs*1e6)
 		}
 		require.NoError(t, p.close())
 	}

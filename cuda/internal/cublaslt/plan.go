@@ -201,7 +201,8 @@ func (p *Plan) place(at kernels.ProductAddresses) error {
 	}
 	together := at.A | at.B | at.C | at.Bias | at.Residual | at.Work
 	if at.A == 0 || at.B == 0 || at.C == 0 || (at.Bias != 0) != p.product.Bias ||
-		(at.Residual != 0) != p.product.Residual || (at.Work != 0) != (p.args.workBytes > 0) || together%driver.Alignment != 0 {
+		(at.Residual != 0) != p.product.Residual || (at.Work != 0) != (p.args.workBytes > 0) ||
+		together%driver.Alignment != 0 {
 		return fmt.Errorf("cublaslt: %v: a at %#x, b at %#x, bias at %#x, residual at %#x, c at %#x, %d bytes of work memory at %#x: want "+
 			"multiples of %d, and a bias and a residual only in a product with one", p.product, at.A, at.B, at.Bias,
 			at.Residual, at.C, p.args.workBytes, at.Work, driver.Alignment)
@@ -210,7 +211,8 @@ func (p *Plan) place(at kernels.ProductAddresses) error {
 		at.Residual = at.C
 	}
 	x := p.args
-	x.a, x.b, x.residual, x.c, x.work = uintptr(at.B), uintptr(at.A), uintptr(at.Residual), uintptr(at.C), uintptr(at.Work) // see columnMajor
+	// see columnMajor
+	x.a, x.b, x.residual, x.c, x.work = uintptr(at.B), uintptr(at.A), uintptr(at.Residual), uintptr(at.C), uintptr(at.Work)
 	if bias := uintptr(at.Bias); p.bias != bias {
 		p.bias = 0
 		if err := p.set(&p.lib.fn.MatmulDesc, x.desc, descBiasPointer, uint64(bias)); err != nil {

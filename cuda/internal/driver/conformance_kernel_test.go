@@ -29,7 +29,8 @@ func newAdder(t *testing.T, d *driver.Device, s *driver.Stream, n int) *adder {
 	x.mem.Place(&x.out, 0, 4*n)
 	x.mem.Place(&x.a, 4*n, 4*n)
 	x.mem.Place(&x.b, 8*n, 4*n)
-	x.call = testutil.Must(function(t, d, "vector_add").Prepare("sum", driver.Dim{X: (n + 127) / 128}, driver.Dim{X: 128}, 0, x.args(n)))(t)
+	x.call = testutil.Must(function(t, d, "vector_add").Prepare("sum", driver.Dim{X: (n + 127) / 128},
+		driver.Dim{X: 128}, 0, x.args(n)))(t)
 	v := make([]float32, n)
 	for i := range v {
 		v[i] = float32(i)
@@ -169,7 +170,8 @@ func testGoroutines(t *testing.T, d *driver.Device) {
 				var m *driver.Memory
 				if m, err = d.Alloc(1000 + i); err == nil {
 					got := make([]byte, 3)
-					err = errors.Join(s.Fill8(m.Ptr(), byte(i), 1000), s.Download(got, d.MemoryAt(m.Ptr()+999).Ptr()+997), s.Synchronize(), m.Free())
+					err = errors.Join(s.Fill8(m.Ptr(), byte(i), 1000), s.Download(got,
+						d.MemoryAt(m.Ptr()+999).Ptr()+997), s.Synchronize(), m.Free())
 					assert.Equal(t, bytes.Repeat([]byte{byte(i)}, 3), got)
 				}
 			}

@@ -86,7 +86,8 @@ func (d *Device) find(n int) error {
 	}
 	switch {
 	case p.Driver < minDriver:
-		return unavailable(ReasonOldDriver, "the driver is for CUDA %s, want %s or newer", version(p.Driver), version(minDriver))
+		return unavailable(ReasonOldDriver, "the driver is for CUDA %s, want %s or newer", version(p.Driver),
+			version(minDriver))
 	case count == 0:
 		return unavailable(ReasonNoDevice, "the driver sees no device")
 	case n < 0 || n >= count:

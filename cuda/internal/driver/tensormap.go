@@ -42,7 +42,8 @@ func (d *Device) EncodeTensorMap(to []byte, at DevicePtr, dims [4]int64, box [2]
 	return d.do("tensor map", func() error {
 		skip := -uintptr(unsafe.Pointer(&x.room)) % boxAlignment
 		f := d.fn.TensorMapEncodeTiled
-		err := d.check(f, f.CallWithPointers(uintptr(unsafe.Pointer(&x.room[skip])), mapUint16, boxDims, uintptr(at), uintptr(unsafe.Pointer(&x.dims)),
+		err := d.check(f, f.CallWithPointers(uintptr(unsafe.Pointer(&x.room[skip])), mapUint16, boxDims, uintptr(at),
+			uintptr(unsafe.Pointer(&x.dims)),
 			uintptr(unsafe.Pointer(&x.strides)), uintptr(unsafe.Pointer(&x.box)), uintptr(unsafe.Pointer(&x.steps)),
 			noInterleaving, mapSwizzle128, mapPromotion, zerosOutside))
 		copy(to[:TensorMapBytes], x.room[skip:])

@@ -19,7 +19,8 @@ func dotRows(vt vectorType) {
 		a[i] = GP64()
 		LEAQ(Mem{Base: a[i-1], Index: n, Scale: 4}, a[i])
 	}
-	past, whole, groupBytes := GP64(), GP64(), GP64() // elements past the whole iterations; bytes of these; bytes of a group
+	// elements past the whole iterations; bytes of these; bytes of a group
+	past, whole, groupBytes := GP64(), GP64(), GP64()
 	MOVQ(n, past)
 	ANDQ(U8(parts*vt.lanes()-1), past)
 	MOVQ(n, whole)
@@ -61,7 +62,8 @@ func dotRows(vt vectorType) {
 	}
 
 	vt.setLabel("fold")
-	var half [group]VecVirtual // of each row: the sum of its parts, and of the halves of its register if that is 64 bytes long
+	// of each row: the sum of its parts, and of the halves of its register if that is 64 bytes long
+	var half [group]VecVirtual
 	for i := range half {
 		sum, other := sums[parts*i], sums[parts*i+1]
 		vt.add(other, sum, sum)

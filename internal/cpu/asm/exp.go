@@ -20,7 +20,8 @@ func newExponential(vt vectorType) *exponential {
 	e := &exponential{vt: vt, low: vt.constant(-87.33654), high: vt.constant(89), one: vt.constant(1)}
 	e.log2e = vt.constantOperand(1.44269504088896341)
 	e.ln2high, e.ln2low = vt.constantOperand(0.693359375), vt.constantOperand(-2.12194440e-4)
-	for _, c := range []float32{1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1} {
+	for _, c := range []float32{1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
+		5.0000001201e-1} {
 		e.coefficients = append(e.coefficients, vt.constantOperand(c))
 	}
 	return e

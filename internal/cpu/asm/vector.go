@@ -31,7 +31,8 @@ var vectorFuncs = []vectorFunc{
 			VADDSS(nan.AsX(), most.AsX(), most.AsX()) // nan is 0 or NaN
 			storeResult(most)
 		}},
-	{name: "expSum", slices: "dst, x", scalars: "scale, shift", resultType: "float32", unroll: 2, usesExp: true, accumulators: 2,
+	{name: "expSum", slices: "dst, x", scalars: "scale, shift", resultType: "float32", unroll: 2, usesExp: true,
+		accumulators: 2,
 		body: func(it *iteration, u int) {
 			z := it.load("x", u)
 			VFMSUB213PS(it.scalar["shift"], it.scalar["scale"], z)

@@ -92,7 +92,8 @@ func readOnly(name string, n int, word func(i int) uint32) Mem {
 // the first r lanes begins r lanes before the middle.
 func (vt vectorType) maskTable() Mem {
 	words := maskTableLanes * vt.elemSize / 4
-	return readOnly(fmt.Sprintf("mask%d", 8*vt.elemSize), 2*words, func(i int) uint32 { return math.MaxUint32 * uint32(1-i/words) })
+	return readOnly(fmt.Sprintf("mask%d", 8*vt.elemSize), 2*words,
+		func(i int) uint32 { return math.MaxUint32 * uint32(1-i/words) })
 }
 
 // maskTableLanes is the largest number of lanes that one call of masks covers on AVX2.

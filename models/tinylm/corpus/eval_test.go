@@ -15,7 +15,8 @@ import (
 func TestEvalData(t *testing.T) {
 	documents := testutil.Documents(200, 60, 1)
 	folder := writeFiles(t, map[string][]byte{
-		"train.jsonl": jsonl(t, documents), "eval.txt.gz": []byte("held out alone"), "inside/valid.json": []byte(`["one", "two", 3]`), "empty.txt": nil,
+		"train.jsonl": jsonl(t, documents), "eval.txt.gz": []byte("held out alone"),
+		"inside/valid.json": []byte(`["one", "two", 3]`), "empty.txt": nil,
 	})
 	path := func(name string) string { return filepath.Join(folder, name) }
 	s := Shape{Batch: 1, Seq: 1 << 20}
@@ -24,14 +25,16 @@ func TestEvalData(t *testing.T) {
 	for _, c := range []struct {
 		eval string
 		held []string
-	}{{"eval.txt.gz", []string{"held out alone"}}, {"inside", []string{"one", "two"}}, {"inside/valid.json", []string{"one", "two"}}} {
+	}{{"eval.txt.gz", []string{"held out alone"}}, {"inside", []string{"one", "two"}},
+		{"inside/valid.json", []string{"one", "two"}}} {
 		c0 := open(t, path("train.jsonl"), Options{HeldOut: 1 << 20, EvalData: path(c.eval)}, 1<<20)
 		require.Equal(t, sorted(documents), textsOf(t, epochOf(t, c0, s, Cursor{})))
 		require.Equal(t, c.held, textsOf(t, testutil.Must(c0.HeldOut(s, 0))(t)))
 		require.EqualValues(t, 1, c0.BytesPerToken())
 		hashes[c0.Hash()] = true
 
-		all := open(t, folder, Options{HeldOut: 1 << 20, EvalData: path(c.eval)}, 1<<20) // evaluation data inside of the data are left out
+		// evaluation data inside of the data are left out
+		all := open(t, folder, Options{HeldOut: 1 << 20, EvalData: path(c.eval)}, 1<<20)
 		for _, text := range textsOf(t, epochOf(t, all, s, Cursor{})) {
 			require.NotContains(t, c.held, text)
 		}
@@ -64,7 +67,8 @@ func TestEvalData(t *testing.T) {
 // TestNamesInAnyCase: extensions decide in upper case, too, and -ext takes names in any case.
 func TestNamesInAnyCase(t *testing.T) {
 	folder := writeFiles(t, map[string][]byte{
-		"a.JSONL": []byte(`{"text":"one"}`), "b.NdJson.GZ": []byte(`{"text":"two"}`), "c.Json.ZST": []byte(`["three"]`), "d.PARQUET": parquetBytes(t, []string{"four"}, 1),
+		"a.JSONL": []byte(`{"text":"one"}`), "b.NdJson.GZ": []byte(`{"text":"two"}`),
+		"c.Json.ZST": []byte(`["three"]`), "d.PARQUET": parquetBytes(t, []string{"four"}, 1),
 		"e.TXT.Gz": []byte("five"), "README.MD": []byte("six"),
 	})
 	s := Shape{Batch: 1, Seq: 1000}
@@ -72,7 +76,8 @@ func TestNamesInAnyCase(t *testing.T) {
 	require.Equal(t, sorted(strings.Fields("one two three four five six")), textsOf(t, epochOf(t, c, s, Cursor{})))
 	c = open(t, folder, Options{Ext: ".md"}, 1000)
 	require.Equal(t, []string{"six"}, textsOf(t, epochOf(t, c, s, Cursor{})))
-	for name, content := range map[string][]byte{"a.BIN": llmcBytes([]string{"text"}), "a.NPY": numpyBytes([]int32{1, 2, 3}, 1)} {
+	for name, content := range map[string][]byte{"a.BIN": llmcBytes([]string{"text"}),
+		"a.NPY": numpyBytes([]int32{1, 2, 3}, 1)} {
 		c := open(t, filepath.Join(writeFiles(t, map[string][]byte{name: content}), name), Options{}, 1000)
 		require.True(t, c.source.(*fileSource).files[0].isTokens())
 	}
@@ -81,7 +86,8 @@ func TestNamesInAnyCase(t *testing.T) {
 // TestHashOfOlderVersions: the hash of data that earlier versions read in the same way is theirs, so that their runs
 // can be resumed.
 func TestHashOfOlderVersions(t *testing.T) {
-	for name, content := range map[string]string{"a.txt": "some text", "a.jsonl": `{"text":"some text"}`, "a.jsonl.gz": `{"text":"some text"}`} {
+	for name, content := range map[string]string{"a.txt": "some text", "a.jsonl": `{"text":"some text"}`,
+		"a.jsonl.gz": `{"text":"some text"}`} {
 		f := testutil.Must(describe(name, name, int64(len(content)), ""))(t)
 		require.False(t, f.readsOtherwise(), name)
 	}

@@ -20,8 +20,9 @@ import (
 func TestSkippedFiles(t *testing.T) {
 	folder := writeFiles(t, map[string][]byte{
 		"a.go": []byte("one"), "b.go.gz": []byte("two"), "sub/c.go": []byte("three"),
-		"d.txt": []byte("x"), "e.md.zst": []byte("x"), "empty.go": nil, "binary.go": []byte("a\x00b"), "binary.go.gz": []byte("\x00"),
-		"latin.go": []byte("gr\xf6\xdfer"),
+		"d.txt": []byte("x"), "e.md.zst": []byte("x"), "empty.go": nil, "binary.go": []byte("a\x00b"),
+		"binary.go.gz": []byte("\x00"),
+		"latin.go":     []byte("gr\xf6\xdfer"),
 	})
 	if runtime.GOOS != "windows" {
 		require.NoError(t, os.Symlink("sub", filepath.Join(folder, "link.go")))
@@ -34,7 +35,8 @@ func TestSkippedFiles(t *testing.T) {
 			require.Equal(t, []string{"gr\xf6\xdfer", "one", "three", "two"}, texts)
 		}
 		epochOf(t, c, s, Cursor{}) // a second epoch counts nothing again
-		want := []Skipped{{"binary", 2, "binary.go"}, {"empty", 1, "empty.go"}, {"not a regular file", 1, "link.go"}, {"other extension", 2, "d.txt"}}
+		want := []Skipped{{"binary", 2, "binary.go"}, {"empty", 1, "empty.go"}, {"not a regular file", 1, "link.go"},
+			{"other extension", 2, "d.txt"}}
 		if runtime.GOOS == "windows" {
 			want = slices.Delete(want, 2, 3)
 		}
@@ -44,7 +46,8 @@ func TestSkippedFiles(t *testing.T) {
 		require.Equal(t, 6, c.Files())
 	}
 	tokenizer := writeFiles(t, map[string][]byte{"tokenizer.json": smallTokenizer(t)})
-	c := open(t, folder, Options{Ext: ".go", HeldOut: 1 << 20, Tokenizer: filepath.Join(tokenizer, "tokenizer.json")}, 1000)
+	c := open(t, folder, Options{Ext: ".go", HeldOut: 1 << 20, Tokenizer: filepath.Join(tokenizer, "tokenizer.json")},
+		1000)
 	require.Contains(t, c.Skipped(), Skipped{"not UTF-8", 1, "latin.go"})
 }
 
@@ -52,9 +55,11 @@ func TestSkippedFiles(t *testing.T) {
 func TestEmptyFiles(t *testing.T) {
 	zeros := numpyBytes(nil, 2)
 	for name, content := range map[string][]byte{
-		"a.txt": nil, "a.txt.gz": nil, "a.jsonl.zst": nil, "blank.jsonl": []byte("\n \n"), "mark.txt": []byte("\ufeff"), "mark.jsonl": []byte("\ufeff\n"),
-		"a.bin": llmcBytes(nil), "a.bin.gz": llmcBytes(nil), "a.npy": zeros, "a.npy.zst": zeros, "separator.npy": numpyBytes([]int32{0}, 2),
-		"a.parquet": parquetBytes(t, nil, 1),
+		"a.txt": nil, "a.txt.gz": nil, "a.jsonl.zst": nil, "blank.jsonl": []byte("\n \n"),
+		"mark.txt": []byte("\ufeff"), "mark.jsonl": []byte("\ufeff\n"),
+		"a.bin": llmcBytes(nil), "a.bin.gz": llmcBytes(nil), "a.npy": zeros, "a.npy.zst": zeros,
+		"separator.npy": numpyBytes([]int32{0}, 2),
+		"a.parquet":     parquetBytes(t, nil, 1),
 	} {
 		folder := writeFiles(t, map[string][]byte{name: content})
 		more, text := "more.txt", []byte("some text")
@@ -72,11 +77,13 @@ func TestEmptyFiles(t *testing.T) {
 
 func TestByteOrderMarks(t *testing.T) {
 	folder := writeFiles(t, map[string][]byte{
-		"a.jsonl": []byte("\ufeff{\"text\": \"one\"}\r\n{\"text\": \"\ufefftwo\"}\n"), "b.jsonl.gz": []byte("\ufeff{\"text\": \"three\"}"),
-		"c.txt": []byte("\ufefffour\ufeff"), "d.txt.zst": []byte("\ufefffive"),
+		"a.jsonl":    []byte("\ufeff{\"text\": \"one\"}\r\n{\"text\": \"\ufefftwo\"}\n"),
+		"b.jsonl.gz": []byte("\ufeff{\"text\": \"three\"}"),
+		"c.txt":      []byte("\ufefffour\ufeff"), "d.txt.zst": []byte("\ufefffive"),
 	})
 	c := open(t, folder, Options{}, 1000)
-	require.Equal(t, sorted([]string{"one", "\ufefftwo", "three", "four\ufeff", "five"}), textsOf(t, epochOf(t, c, Shape{Batch: 1, Seq: 100}, Cursor{})))
+	require.Equal(t, sorted([]string{"one", "\ufefftwo", "three", "four\ufeff", "five"}),
+		textsOf(t, epochOf(t, c, Shape{Batch: 1, Seq: 100}, Cursor{})))
 }
 
 func TestBrokenFiles(t *testing.T) {
@@ -93,21 +100,24 @@ func TestBrokenFiles(t *testing.T) {
 		content []byte
 		want    string
 	}{
-		"short .gz":       {"a.txt.gz", cut(compress(t, bytes.Repeat([]byte("text "), 100), ".gz"), 5), "unexpected EOF"},
-		"no .gz":          {"a.txt.gz", []byte("text and more text"), "unpack: gzip: invalid header"},
-		".gz and more":    {"a.txt.gz", append(compress(t, []byte("text"), ".gz"), "more"...), "behind byte 4 of the content: unexpected EOF"},
-		"short .zst":      {"a.txt.zst", cut(compress(t, bytes.Repeat([]byte("text "), 100), ".zst"), 5), "unpack: behind byte"},
-		"bomb .gz":        {"a.txt.gz", compress(t, bytes.Repeat([]byte("a"), 100<<20), ".gz"), "expand to more than"},
-		"bomb .zst":       {"a.txt.zst", compress(t, bytes.Repeat([]byte("a"), 200<<20), ".zst"), "expand to more than"},
-		"no Parquet":      {"a.parquet", bytes.Repeat([]byte("text "), 100), `ends with`},
-		"short Parquet":   {"a.parquet", cut(parquetBytes(t, good, 10), 10), "parquet"},
-		"packed Parquet":  {"a.parquet.gz", parquetBytes(t, good, 10), "unpack the .gz"},
-		"no magic":        {"a.bin", header(func(b []byte) { b[0]++ }), "magic number 20240521, want 20240520 or 20240801"},
-		"other version":   {"a.bin", header(func(b []byte) { b[4]++ }), "version 2"},
-		"more tokens":     {"a.bin", header(func(b []byte) { b[8]++ }), "want"},
-		"short header":    {"a.bin", make([]byte, 100), "100 bytes, want 1024"},
-		"negative count":  {"a.bin", header(func(b []byte) { b[11] = 0xff }), "want version 1 with 0 or more"},
-		"large token":     {"a.bin", header(func(b []byte) { binary.LittleEndian.PutUint16(b[1024+2*7:], 300) }), "token 7: 300, the vocabulary has 256"},
+		"short .gz": {"a.txt.gz", cut(compress(t, bytes.Repeat([]byte("text "), 100), ".gz"), 5), "unexpected EOF"},
+		"no .gz":    {"a.txt.gz", []byte("text and more text"), "unpack: gzip: invalid header"},
+		".gz and more": {"a.txt.gz", append(compress(t, []byte("text"), ".gz"), "more"...),
+			"behind byte 4 of the content: unexpected EOF"},
+		"short .zst": {"a.txt.zst", cut(compress(t, bytes.Repeat([]byte("text "), 100), ".zst"), 5),
+			"unpack: behind byte"},
+		"bomb .gz":       {"a.txt.gz", compress(t, bytes.Repeat([]byte("a"), 100<<20), ".gz"), "expand to more than"},
+		"bomb .zst":      {"a.txt.zst", compress(t, bytes.Repeat([]byte("a"), 200<<20), ".zst"), "expand to more than"},
+		"no Parquet":     {"a.parquet", bytes.Repeat([]byte("text "), 100), `ends with`},
+		"short Parquet":  {"a.parquet", cut(parquetBytes(t, good, 10), 10), "parquet"},
+		"packed Parquet": {"a.parquet.gz", parquetBytes(t, good, 10), "unpack the .gz"},
+		"no magic":       {"a.bin", header(func(b []byte) { b[0]++ }), "magic number 20240521, want 20240520 or 20240801"},
+		"other version":  {"a.bin", header(func(b []byte) { b[4]++ }), "version 2"},
+		"more tokens":    {"a.bin", header(func(b []byte) { b[8]++ }), "want"},
+		"short header":   {"a.bin", make([]byte, 100), "100 bytes, want 1024"},
+		"negative count": {"a.bin", header(func(b []byte) { b[11] = 0xff }), "want version 1 with 0 or more"},
+		"large token": {"a.bin", header(func(b []byte) { binary.LittleEndian.PutUint16(b[1024+2*7:], 300) }),
+			"token 7: 300, the vocabulary has 256"},
 		"short array":     {"a.npy", cut(array, 1), "want"},
 		"short .npy.gz":   {"a.npy.gz", compress(t, cut(array, 2), ".gz"), "2 bytes of tokens are missing"},
 		"long .npy.gz":    {"a.npy.gz", compress(t, append(slices.Clone(array), 0, 0), ".gz"), "data behind the last token"},
@@ -129,7 +139,8 @@ func TestBrokenFiles(t *testing.T) {
 }
 
 func TestFolderErrors(t *testing.T) {
-	folder := writeFiles(t, map[string][]byte{"a.txt": []byte("a"), "b.npy": numpyBytes([]int32{1, 2}, 1), "sub/c.go": []byte("c")})
+	folder := writeFiles(t, map[string][]byte{"a.txt": []byte("a"), "b.npy": numpyBytes([]int32{1, 2}, 1),
+		"sub/c.go": []byte("c")})
 	for _, c := range []struct{ path, ext, want string }{
 		{folder, ".rs", `has no file whose name ends in ".rs": 3 skipped as other extension`},
 		{folder, "", "text (a.txt) and tokens (b.npy)"},
@@ -145,7 +156,8 @@ func TestFolderErrors(t *testing.T) {
 // Hidden files and the folders of runs are left out of a folder, and read where they are named.
 func TestHiddenFilesAndRuns(t *testing.T) {
 	folder := writeFiles(t, map[string][]byte{
-		".git/config": []byte("hidden"), ".DS_Store": []byte("hidden"), "a.txt": []byte("one"), "sub/config.yaml": []byte("two"), "sub/.x": nil,
+		".git/config": []byte("hidden"), ".DS_Store": []byte("hidden"), "a.txt": []byte("one"),
+		"sub/config.yaml": []byte("two"), "sub/.x": nil,
 		"runs/1/config.yaml": []byte("run"), "runs/1/run.json": []byte("run"), "runs/1/events.jsonl": []byte("{}\n"),
 		"runs/killed/.lock": nil, "runs/killed/events.jsonl": []byte("{}\n"),
 	})
@@ -162,22 +174,26 @@ func TestHiddenFilesAndRuns(t *testing.T) {
 	}
 	c := open(t, filepath.Join("runs", "1"), Options{}, 1000)
 	require.Equal(t, []string{"run"}, textsOf(t, epochOf(t, c, s, Cursor{})))
-	require.Equal(t, []Skipped{{"neither text nor messages", 1, "run.json"}, {`without "text"`, 1, "events.jsonl"}}, c.Skipped())
+	require.Equal(t, []Skipped{{"neither text nor messages", 1, "run.json"}, {`without "text"`, 1, "events.jsonl"}},
+		c.Skipped())
 }
 
 func TestLinks(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("links need rights")
 	}
-	folder := writeFiles(t, map[string][]byte{"blobs/1f": []byte("{\"text\": \"one\"}\n"), "blobs/2f": nil, "links/a.txt": []byte("two")})
+	folder := writeFiles(t, map[string][]byte{"blobs/1f": []byte("{\"text\": \"one\"}\n"), "blobs/2f": nil,
+		"links/a.txt": []byte("two")})
 	for name, to := range map[string]string{
-		"a.jsonl": "../blobs/1f", "chain.jsonl": "a.jsonl", "empty.jsonl": "../blobs/2f", "folder": "../blobs", "none.jsonl": "../blobs/3f", "self": "self",
+		"a.jsonl": "../blobs/1f", "chain.jsonl": "a.jsonl", "empty.jsonl": "../blobs/2f", "folder": "../blobs",
+		"none.jsonl": "../blobs/3f", "self": "self",
 	} {
 		require.NoError(t, os.Symlink(to, filepath.Join(folder, "links", name)))
 	}
 	c := open(t, filepath.Join(folder, "links"), Options{}, 1000)
 	require.Equal(t, []string{"one", "one", "two"}, textsOf(t, epochOf(t, c, Shape{Batch: 1, Seq: 100}, Cursor{})))
-	require.Equal(t, []Skipped{{"a broken link", 2, "none.jsonl"}, {"empty", 1, "empty.jsonl"}, {"not a regular file", 1, "folder"}}, c.Skipped())
+	require.Equal(t, []Skipped{{"a broken link", 2, "none.jsonl"}, {"empty", 1, "empty.jsonl"},
+		{"not a regular file", 1, "folder"}}, c.Skipped())
 }
 
 // Chunks are the same whether they are read one after the other or each by itself. Together they are the stream.
@@ -269,7 +285,8 @@ func TestRangeInsideOfALongLine(t *testing.T) {
 	require.NoError(t, os.Truncate(path, size)) // zeros that take no room
 	for from := range int64(3) {
 		var got []string
-		for d, err := range readLines(file{path: path, size: size, format: jsonLines, field: defaultField}, unit{from: from * unitBytes, to: (from + 1) * unitBytes}) {
+		for d, err := range readLines(file{path: path, size: size, format: jsonLines, field: defaultField},
+			unit{from: from * unitBytes, to: (from + 1) * unitBytes}) {
 			require.NoError(t, err)
 			got = append(got, d.skip)
 		}
@@ -307,11 +324,12 @@ func formats(t *testing.T, documents []string) map[string]map[string][]byte {
 		text[fmt.Sprintf("%02d/%04d.txt%s", i%7, i, []string{"", ".gz", ".zst"}[i%3])] = []byte(d)
 	}
 	return map[string]map[string][]byte{
-		"text":         text,
-		"jsonl":        {"a.jsonl": jsonl(t, documents[:half]), "b.jsonl": jsonl(t, documents[half:])},
-		"jsonl.gz":     {"a.jsonl.gz": jsonl(t, documents)},
-		"jsonl.zst":    {"a.jsonl.zst": jsonl(t, documents)},
-		"parquet":      {"a.parquet": parquetBytes(t, documents[:half], 7), "b.parquet": parquetBytes(t, documents[half:], 1000)},
+		"text":      text,
+		"jsonl":     {"a.jsonl": jsonl(t, documents[:half]), "b.jsonl": jsonl(t, documents[half:])},
+		"jsonl.gz":  {"a.jsonl.gz": jsonl(t, documents)},
+		"jsonl.zst": {"a.jsonl.zst": jsonl(t, documents)},
+		"parquet": {"a.parquet": parquetBytes(t, documents[:half], 7), "b.parquet": parquetBytes(t,
+			documents[half:], 1000)},
 		"mixed":        {"a.parquet": parquetBytes(t, documents[:half], 50), "b.jsonl.gz": jsonl(t, documents[half:])},
 		"llm.c":        {"a.bin": llmcBytes(documents[:half]), "b.bin.gz": llmcBytes(documents[half:])},
 		"numpy uint8":  {"a.npy": numpyBytes(joined(documents), 1)},

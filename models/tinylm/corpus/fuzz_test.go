@@ -51,7 +51,8 @@ func FuzzFiles(f *testing.F) {
 
 // FuzzLine: a line of .jsonl has the text that package encoding/json reads, if both take it.
 func FuzzLine(f *testing.F) {
-	for _, line := range []string{`{"text":"a"}`, `{"id":1,"text":"\u00e9\\n"}`, `{"text":null}`, `{"text":"\ud800"}`, `{"text":1}`, "{\"text\":\"\xff\"}", "", `{"text":"a"} x`} {
+	for _, line := range []string{`{"text":"a"}`, `{"id":1,"text":"\u00e9\\n"}`, `{"text":null}`, `{"text":"\ud800"}`,
+		`{"text":1}`, "{\"text\":\"\xff\"}", "", `{"text":"a"} x`} {
 		f.Add([]byte(line))
 	}
 	f.Fuzz(func(t *testing.T, line []byte) {

@@ -138,7 +138,8 @@ func TestTextFields(t *testing.T) {
 		{"messages", `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image","url":"x"},"b"]}]}`, "user: ab"},
 	} {
 		for name, content := range map[string]string{
-			"a.jsonl": c.value + "\n" + c.value, "a.ndjson": c.value + "\r\n" + c.value, "a.JSONL": c.value + "\n" + c.value + "\n",
+			"a.jsonl": c.value + "\n" + c.value, "a.ndjson": c.value + "\r\n" + c.value,
+			"a.JSONL":    c.value + "\n" + c.value + "\n",
 			"lines.json": c.value + "\n" + c.value, "list.json": "[" + c.value + ",\n" + c.value + "]",
 			"indented.json": indent(t, "["+c.value+","+c.value+"]"), "values.json": indent(t, c.value) + indent(t, c.value),
 			"a.json.GZ": "\ufeff [ " + c.value + " , " + c.value + " ] ", "a.NDJSON.zst": c.value + "\n" + c.value,
@@ -188,7 +189,8 @@ func TestJSONValues(t *testing.T) {
 // TestMissingField: if no record has the field, the error lists the fields that there are.
 func TestMissingField(t *testing.T) {
 	for name, content := range map[string][]byte{
-		"a.jsonl": []byte(`{"title":"x","doc":{"body":"a b c","id":1}}`), "a.json": []byte(`[{"title":"x","doc":{"body":"a b c","id":1}}]`),
+		"a.jsonl": []byte(`{"title":"x","doc":{"body":"a b c","id":1}}`),
+		"a.json":  []byte(`[{"title":"x","doc":{"body":"a b c","id":1}}]`),
 	} {
 		path := filepath.Join(writeFiles(t, map[string][]byte{name: content}), name)
 		err := openError(t, path, Options{HeldOut: 100})
@@ -233,7 +235,8 @@ func TestPipes(t *testing.T) {
 		t.Skip("no named pipes")
 	}
 	for _, name := range []string{"a.txt", "a.jsonl", "a.json", "a.parquet", "a.npy", "a.txt.gz"} {
-		content := map[string][]byte{"a.parquet": parquetBytes(t, []string{"text"}, 1), "a.npy": numpyBytes([]int32{1, 2}, 1)}[name]
+		content := map[string][]byte{"a.parquet": parquetBytes(t, []string{"text"}, 1),
+			"a.npy": numpyBytes([]int32{1, 2}, 1)}[name]
 		if content == nil {
 			content = []byte(`{"text":"a"}`)
 		}

@@ -37,7 +37,8 @@ func TestDamagedFiles(t *testing.T) {
 // page says, and memory does not grow with what the data say.
 func TestDamagedPages(t *testing.T) {
 	documents := testutil.Documents(60, 100, 1)
-	for _, e := range []encoding.Encoding{&parquet.Plain, &parquet.RLEDictionary, &parquet.DeltaLengthByteArray, &parquet.DeltaByteArray} {
+	for _, e := range []encoding.Encoding{&parquet.Plain, &parquet.RLEDictionary, &parquet.DeltaLengthByteArray,
+		&parquet.DeltaByteArray} {
 		content := columnParquet(t, append(documents, documents...), e)
 		path := filepath.Join(writeFiles(t, map[string][]byte{"a.parquet": content}), "a.parquet")
 		p := testutil.Must(openParquet(file{path: path, size: int64(len(content))}))(t)

@@ -43,7 +43,8 @@ func numbered(t testing.TB, units, documents, most, block, heldOut int, seed uin
 		u := r.IntN(units)
 		source[u] = append(source[u], d)
 	}
-	c = &Corpus{name: "numbers", seed: seed, source: source, Tokenizer: tokenizer.Numbers(int(next), 0), blockTokens: block, hash: "numbers"}
+	c = &Corpus{name: "numbers", seed: seed, source: source, Tokenizer: tokenizer.Numbers(int(next), 0),
+		blockTokens: block, hash: "numbers"}
 	for u := range source {
 		c.units = append(c.units, unit{file: u})
 		ids = append(ids, source[u]...)
@@ -58,7 +59,8 @@ type orderCase struct {
 }
 
 func (o orderCase) String() string {
-	return fmt.Sprintf("%d units, %d documents up to %d, blocks of %d, %d held out, %v", o.units, o.documents, o.most, o.block, o.heldOut, o.shape)
+	return fmt.Sprintf("%d units, %d documents up to %d, blocks of %d, %d held out, %v", o.units, o.documents, o.most,
+		o.block, o.heldOut, o.shape)
 }
 
 func orderCases() []orderCase {
@@ -70,7 +72,8 @@ func orderCases() []orderCase {
 	}
 	r := rand.New(rand.NewPCG(9, 9))
 	for range 60 {
-		o := orderCase{1 + r.IntN(9), 1 + r.IntN(300), 1 + r.IntN(150), 16 << r.IntN(10), 0, Shape{1 + r.IntN(5), 1 + r.IntN(64), 0}}
+		o := orderCase{1 + r.IntN(9), 1 + r.IntN(300), 1 + r.IntN(150), 16 << r.IntN(10), 0,
+			Shape{1 + r.IntN(5), 1 + r.IntN(64), 0}}
 		if r.IntN(2) == 0 {
 			o.shape.Documents = o.shape.Batch + r.IntN(o.shape.Batch*(o.shape.Seq-1)+1)
 		}

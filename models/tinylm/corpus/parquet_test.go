@@ -20,12 +20,15 @@ import (
 
 // TestParquetEncodings: what Open accepts can be read, with each encoding of strings, compression and version of pages.
 func TestParquetEncodings(t *testing.T) {
-	documents := append(testutil.Documents(300, 60, 1), "apple", "application", "apply", "", "grün 漢", strings.Repeat("application ", 5000))
+	documents := append(testutil.Documents(300, 60, 1), "apple", "application", "apply", "", "grün 漢",
+		strings.Repeat("application ", 5000))
 	codecs := map[string]packing.Codec{
-		"none": &parquet.Uncompressed, "snappy": &parquet.Snappy, "gzip": &parquet.Gzip, "brotli": &parquet.Brotli, "zstd": &parquet.Zstd, "lz4": &parquet.Lz4Raw,
+		"none": &parquet.Uncompressed, "snappy": &parquet.Snappy, "gzip": &parquet.Gzip, "brotli": &parquet.Brotli,
+		"zstd": &parquet.Zstd, "lz4": &parquet.Lz4Raw,
 	}
 	encodings := map[string]encoding.Encoding{
-		"plain": &parquet.Plain, "dictionary": &parquet.RLEDictionary, "delta length": &parquet.DeltaLengthByteArray, "delta": &parquet.DeltaByteArray,
+		"plain": &parquet.Plain, "dictionary": &parquet.RLEDictionary, "delta length": &parquet.DeltaLengthByteArray,
+		"delta": &parquet.DeltaByteArray,
 	}
 	for codecName, codec := range codecs {
 		for encodingName, e := range encodings {
@@ -37,7 +40,8 @@ func TestParquetEncodings(t *testing.T) {
 							node = parquet.Optional(node)
 						}
 						var b bytes.Buffer
-						w := parquet.NewGenericWriter[any](&b, parquet.NewSchema("row", parquet.Group{"text": node}), parquet.DataPageVersion(version), parquet.PageBufferSize(4000))
+						w := parquet.NewGenericWriter[any](&b, parquet.NewSchema("row", parquet.Group{"text": node}),
+							parquet.DataPageVersion(version), parquet.PageBufferSize(4000))
 						for _, d := range documents {
 							level := 0
 							if optional {
@@ -88,7 +92,8 @@ func TestParquetFooters(t *testing.T) {
 		"encoding BYTE_STREAM_SPLIT": column(func(c *format.ColumnChunk) { c.MetaData.Encoding = []format.Encoding{format.ByteStreamSplit} }),
 		"encoding DELTA_BINARY":      column(func(c *format.ColumnChunk) { c.MetaData.Encoding = []format.Encoding{format.DeltaBinaryPacked} }),
 		"encoding BIT_PACKED": column(func(c *format.ColumnChunk) {
-			c.MetaData.EncodingStats = []format.PageEncodingStats{{PageType: format.DataPage, Encoding: format.BitPacked, Count: 1}}
+			c.MetaData.EncodingStats = []format.PageEncodingStats{{PageType: format.DataPage,
+				Encoding: format.BitPacked, Count: 1}}
 		}),
 		"values of INT64":            column(func(c *format.ColumnChunk) { c.MetaData.Type = format.Int64 }),
 		"in another file, \"x\"":     column(func(c *format.ColumnChunk) { c.FilePath = "x" }),
@@ -140,15 +145,17 @@ func TestParquetColumns(t *testing.T) {
 		t.Fatal(err)
 	}
 	require.NoError(t, w.Close())
-	for field, want := range map[string]string{"": "one|two|three", "doc.body": "Hi", "messages": "user: Hi\n\nassistant: ", "plain": "user: Hi"} {
+	for field, want := range map[string]string{"": "one|two|three", "doc.body": "Hi",
+		"messages": "user: Hi\n\nassistant: ", "plain": "user: Hi"} {
 		texts, skipped := readTexts(t, "a.PARQUET", b.Bytes(), field)
 		require.Equal(t, want, strings.Join(texts, "|"))
 		require.Equal(t, field == "", skipped == nil, skipped)
 	}
 	path := filepath.Join(writeFiles(t, map[string][]byte{"a.parquet": b.Bytes()}), "a.parquet")
 	for field, want := range map[string]string{
-		"body": `want a column "body", there is none; the columns are ["text" "doc" "doc.title" "doc.body"`, "tags": `column "tags" is of`,
-		"n": `column "n" is of`, "doc": `column "doc" is of`, "price": `column "price" is of`,
+		"body": `want a column "body", there is none; the columns are ["text" "doc" "doc.title" "doc.body"`,
+		"tags": `column "tags" is of`,
+		"n":    `column "n" is of`, "doc": `column "doc" is of`, "price": `column "price" is of`,
 	} {
 		require.ErrorContains(t, openError(t, path, Options{TextField: field}), want)
 	}

@@ -86,7 +86,8 @@ func TestReaderErrors(t *testing.T) {
 		require.NoError(t, r.Close())
 	}
 	c := open(t, filepath.Join(folder, "a.txt"), Options{}, 1000)
-	for _, s := range []Shape{{}, {Batch: 1}, {Batch: 1, Seq: -1}, {Batch: 4, Seq: 4, Documents: 3}, {Batch: 4, Seq: 4, Documents: 17}, {Batch: 1 << 20, Seq: 1 << 20}} {
+	for _, s := range []Shape{{}, {Batch: 1}, {Batch: 1, Seq: -1}, {Batch: 4, Seq: 4, Documents: 3},
+		{Batch: 4, Seq: 4, Documents: 17}, {Batch: 1 << 20, Seq: 1 << 20}} {
 		require.ErrorContains(t, testutil.Err(c.Reader(s, Cursor{})), "want")
 	}
 }
@@ -126,8 +127,9 @@ func TestCursorErrors(t *testing.T) {
 		change func(c *Corpus, at *Cursor, s *Shape)
 		want   string
 	}{
-		"tampered":     {func(_ *Corpus, at *Cursor, _ *Shape) { at.Window++ }, "checksum"},
-		"other data":   {func(c *Corpus, _ *Cursor, _ *Shape) { c.hash = "other" }, "cursor belongs to data numbers, this corpus is other"},
+		"tampered": {func(_ *Corpus, at *Cursor, _ *Shape) { at.Window++ }, "checksum"},
+		"other data": {func(c *Corpus, _ *Cursor, _ *Shape) { c.hash = "other" },
+			"cursor belongs to data numbers, this corpus is other"},
 		"other seed":   {func(c *Corpus, _ *Cursor, _ *Shape) { c.seed = 5 }, "cursor belongs to seed 1, want 5"},
 		"other window": {func(_ *Corpus, _ *Cursor, s *Shape) { s.Seq = 8 }, "windows of 16 tokens"},
 		"no sum":       {func(_ *Corpus, at *Cursor, _ *Shape) { *at = Cursor{Epoch: 1} }, "checksum"},
@@ -167,7 +169,8 @@ func TestCursorsOfAnyKind(t *testing.T) {
 		}
 		var damaged Cursor
 		changed := testutil.Mutate(r, text)
-		if json.Unmarshal(changed, &damaged) == nil && damaged != good && damaged != (Cursor{}) && !bytes.Equal(changed, text) {
+		if json.Unmarshal(changed, &damaged) == nil && damaged != good && damaged != (Cursor{}) &&
+			!bytes.Equal(changed, text) {
 			require.Error(t, c.checkCursor(damaged, s.Seq), string(changed))
 		}
 	}
@@ -196,8 +199,9 @@ func TestReaderIsAhead(t *testing.T) {
 func BenchmarkReader(b *testing.B) {
 	documents := testutil.Documents(4000, 16<<10, 1)
 	text := []byte(strings.Join(documents, "\n"))
-	files := map[string][]byte{"large/a.txt": text, "jsonl/a.jsonl": jsonl(b, documents), "parquet/a.parquet": parquetBytes(b, documents, 1000),
-		"gz/a.txt.gz": text, "zst/a.txt.zst": text, "uint16/a.npy": numpyBytes(joined(documents), 2)}
+	files := map[string][]byte{"large/a.txt": text, "jsonl/a.jsonl": jsonl(b, documents),
+		"parquet/a.parquet": parquetBytes(b, documents, 1000),
+		"gz/a.txt.gz":       text, "zst/a.txt.zst": text, "uint16/a.npy": numpyBytes(joined(documents), 2)}
 	for i, d := range documents {
 		files[fmt.Sprintf("small/%d.txt", i)] = []byte(d)
 	}

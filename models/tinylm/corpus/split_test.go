@@ -108,7 +108,8 @@ func TestHeldOutWindows(t *testing.T) {
 		}
 	}
 	require.ErrorContains(t, testutil.Err(c.HeldOut(Shape{Batch: 2, Seq: 64}, -1)), "want 0 or more")
-	require.ErrorContains(t, testutil.Err(open(t, folder, Options{}, 1).HeldOut(Shape{Batch: 2, Seq: 64}, 0)), "nothing is held out")
+	require.ErrorContains(t, testutil.Err(open(t, folder, Options{}, 1).HeldOut(Shape{Batch: 2, Seq: 64}, 0)),
+		"nothing is held out")
 }
 
 func TestHashSeesChanges(t *testing.T) {

@@ -116,7 +116,8 @@ func llmcBytes(documents []string) []byte {
 
 // numpyBytes returns a file of NumPy with tokens of the given width.
 func numpyBytes(tokens []int32, width int) []byte {
-	header := fmt.Sprintf("{'descr': '%s', 'fortran_order': False, 'shape': (%d,), }", map[int]string{1: "|u1", 2: "<u2", 4: "<u4"}[width], len(tokens))
+	header := fmt.Sprintf("{'descr': '%s', 'fortran_order': False, 'shape': (%d,), }",
+		map[int]string{1: "|u1", 2: "<u2", 4: "<u4"}[width], len(tokens))
 	header += strings.Repeat(" ", 63-(10+len(header))%64) + "\n"
 	b := append([]byte("\x93NUMPY\x01\x00"), byte(len(header)), byte(len(header)>>8))
 	b = append(b, header...)

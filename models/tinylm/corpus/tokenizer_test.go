@@ -61,22 +61,26 @@ func TestCorpusWithTokenizer(t *testing.T) {
 func TestBytesPerTokenOfLossyTokenizer(t *testing.T) {
 	var documents []string
 	for i := range 400 {
-		documents = append(documents, fmt.Sprintf("%03d small   unheard-of", i)) // 22 bytes; the tokens are small and four unknown ones
+		// 22 bytes; the tokens are small and four unknown ones
+		documents = append(documents, fmt.Sprintf("%03d small   unheard-of", i))
 	}
 	words := wordTokenizer(`"unk_token":"[UNK]","vocab":{"[UNK]":0,"[SEP]":1,"small":2}`)
 	folder := writeFiles(t, map[string][]byte{"tokenizer.json": words, "data/a.jsonl": jsonl(t, documents)})
-	c := open(t, filepath.Join(folder, "data"), Options{Tokenizer: filepath.Join(folder, "tokenizer.json"), HeldOut: 1 << 20}, 1<<20)
+	c := open(t, filepath.Join(folder, "data"), Options{Tokenizer: filepath.Join(folder, "tokenizer.json"),
+		HeldOut: 1 << 20}, 1<<20)
 	require.Equal(t, 22.0/5, c.BytesPerToken())
 }
 
 // TestTokenizerErrors: the error of a tokenizer names it, and so does that of a text which it can not encode.
 func TestTokenizerErrors(t *testing.T) {
 	words := wordTokenizer(`"unk_token":"none","vocab":{"[SEP]":0,"small":1}`)
-	folder := writeFiles(t, map[string][]byte{"t.json": words, "bad.json": []byte("{"), "a.txt": []byte("small text"), "b.txt": []byte("more")})
+	folder := writeFiles(t, map[string][]byte{"t.json": words, "bad.json": []byte("{"), "a.txt": []byte("small text"),
+		"b.txt": []byte("more")})
 	for name, want := range map[string]string{
 		"bad.json": "corpus: " + filepath.Join(folder, "bad.json") + ": ",
 		"t.json":   ".txt: encode: ",
 	} {
-		require.ErrorContains(t, openError(t, folder, Options{Ext: ".txt", Tokenizer: filepath.Join(folder, name), HeldOut: 100}), want)
+		require.ErrorContains(t, openError(t, folder, Options{Ext: ".txt", Tokenizer: filepath.Join(folder, name),
+			HeldOut: 100}), want)
 	}
 }

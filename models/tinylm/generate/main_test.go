@@ -45,7 +45,8 @@ func weightsFile(t testing.TB) string {
 func trained(t testing.TB, folder string, more ...string) {
 	t.Helper()
 	data := filepath.Join(t.TempDir(), "data.txt")
-	require.NoError(t, os.WriteFile(data, []byte(strings.Repeat("The block of a query is clamped to the query.\n", 200)), 0o644))
+	require.NoError(t, os.WriteFile(data, []byte(strings.Repeat("The block of a query is clamped to the query.\n",
+		200)), 0o644))
 	args := strings.Fields("-steps 4 -eval-every 1 -layers 1 -dim 32 -heads 2 -kv-heads 1 -key-dim 16 -value-dim 16 -context 32 -gate-hidden 8 " +
 		"-batch 2 -eval-tokens 64 -final-eval 64 -sample 4 -device cpu")
 	o := testutil.Must(train.Parse(append(args, append(more, "-data", data, "-out", folder)...), io.Discard))(t)

@@ -64,7 +64,8 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 		m.context = w.Config.Context
 	}
 	if slots > tinylm.MaxTokens/m.context {
-		return m, command.UsageError(fmt.Errorf("%d texts at once of -context %d, want at most %d tokens: see -batch", slots, m.context, tinylm.MaxTokens))
+		return m, command.UsageError(fmt.Errorf("%d texts at once of -context %d, want at most %d tokens: see -batch",
+			slots, m.context, tinylm.MaxTokens))
 	}
 	var opts []tinylm.DecoderOption
 	if !b.Device().Host || precision != graph.F32 {

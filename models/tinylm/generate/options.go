@@ -103,7 +103,8 @@ func (o *Options) flags() *flag.FlagSet {
 	set.Float64Var(&o.Temperature, "temperature", 0.8, "divides the logits; 0 takes the most likely token")
 	set.IntVar(&o.TopK, "top-k", 40, "draw from so many most likely tokens; 0: from all")
 	set.Float64Var(&o.TopP, "top-p", 0, "draw from the most likely tokens that have this probability together; 0: from all")
-	set.Float64Var(&o.RepetitionPenalty, "repetition-penalty", 1, "makes tokens of prompt and text less likely; 1: does not")
+	set.Float64Var(&o.RepetitionPenalty, "repetition-penalty", 1,
+		"makes tokens of prompt and text less likely; 1: does not")
 	list(&o.Stop, "stop", "`text` that ends the output and is not printed; may be repeated")
 	set.Uint64Var(&o.Seed, "seed", 1, "of the draws of a prompt's first text; each further text has the next seed")
 	set.IntVar(&o.Tokens, "tokens", 400, "max tokens of a text; 0: any number")
@@ -125,7 +126,8 @@ func (o *Options) Validate() (err error) {
 	for _, s := range []struct {
 		name        string
 		v, min, max int
-	}{{"n", o.Samples, 1, maxTexts}, {"tokens", o.Tokens, 0, math.MaxInt32}, {"batch", o.Batch, 0, maxTexts}, {"context", o.Context, 0, tinylm.MaxTokens}} {
+	}{{"n", o.Samples, 1, maxTexts}, {"tokens", o.Tokens, 0, math.MaxInt32}, {"batch", o.Batch, 0, maxTexts},
+		{"context", o.Context, 0, tinylm.MaxTokens}} {
 		if s.v < s.min || s.v > s.max {
 			return fmt.Errorf("-%s is %d, want %d to %d", s.name, s.v, s.min, s.max)
 		}
@@ -133,7 +135,8 @@ func (o *Options) Validate() (err error) {
 	if o.Interactive && (len(o.Prompts) > 0 || o.File != "") {
 		return errors.New("-interactive reads its prompts from the standard input: want neither -prompt nor -file with it")
 	}
-	if n := len(slices.DeleteFunc(append(slices.Clone(o.Prompts), o.File), func(s string) bool { return s != "-" })); n > 1 {
+	if n := len(slices.DeleteFunc(append(slices.Clone(o.Prompts), o.File),
+		func(s string) bool { return s != "-" })); n > 1 {
 		return errors.New("the standard input is wanted more than once: want one of -prompt - and -file -")
 	}
 	if _, err := graph.ParsePrecision(o.Precision); err != nil {

@@ -62,16 +62,20 @@ func TestWordQueries(t *testing.T) {
 	}{
 		{"a repeated word", strings.Split("....name____........name", ""), nil},
 		{"bytes", strings.Split("....size ...........size", ""), []wordQuery{
-			{21, 3, map[int32]bool{1: true}, "size"}, {22, 3, map[int32]bool{1: true}, "size"}, {23, 3, map[int32]bool{1: true}, "size"},
+			{21, 3, map[int32]bool{1: true}, "size"}, {22, 3, map[int32]bool{1: true}, "size"},
+			{23, 3, map[int32]bool{1: true}, "size"},
 		}},
 		{"too short", strings.Split("....abc ............abc", ""), nil},
 		{"in a forced block alone", strings.Split("size................size", ""), nil},
 		{"over two blocks", strings.Split("......size .........size", ""), []wordQuery{
-			{21, 3, map[int32]bool{1: true, 2: true}, "size"}, {22, 3, map[int32]bool{1: true, 2: true}, "size"}, {23, 3, map[int32]bool{1: true, 2: true}, "size"},
+			{21, 3, map[int32]bool{1: true, 2: true}, "size"}, {22, 3, map[int32]bool{1: true, 2: true}, "size"},
+			{23, 3, map[int32]bool{1: true, 2: true}, "size"},
 		}},
-		{"longer tokens", []string{"..", "..", "..", "..", "si", "ze ", ".", ".", ".", ".", ".", ".", ".", ".", ".", ".", ".", ".", ".", ".", "si", "ze"},
+		{"longer tokens", []string{"..", "..", "..", "..", "si", "ze ", ".", ".", ".", ".", ".", ".", ".", ".", ".",
+			".", ".", ".", ".", ".", "si", "ze"},
 			[]wordQuery{{21, 3, map[int32]bool{1: true}, "size"}}},
-		{"a word a token", append(append(strings.Split("....", ""), " size=1"), append(strings.Split("...............", ""), " size?")...),
+		{"a word a token", append(append(strings.Split("....", ""), " size=1"),
+			append(strings.Split("...............", ""), " size?")...),
 			[]wordQuery{{20, 3, map[int32]bool{1: true}, "size"}}},
 	} {
 		require.Equal(t, c.want, wordQueries(c.texts, 4, 4), c.name)
@@ -80,7 +84,8 @@ func TestWordQueries(t *testing.T) {
 
 // TestWordExamples: each word has the example with the largest share.
 func TestWordExamples(t *testing.T) {
-	queries := []wordQuery{{5, 3, map[int32]bool{1: true, 2: true}, "size"}, {6, 3, map[int32]bool{2: true}, "size"}, {7, 3, map[int32]bool{3: true}, "rate"}}
+	queries := []wordQuery{{5, 3, map[int32]bool{1: true, 2: true}, "size"}, {6, 3, map[int32]bool{2: true}, "size"},
+		{7, 3, map[int32]bool{3: true}, "rate"}}
 	l := Layer{Groups: 1, N: 2, Blocks: make([]int32, 16), Shares: make([]float64, 16)}
 	copy(l.Blocks[10:], []int32{1, 2, 2, -1, 1, 2})
 	copy(l.Shares[10:], []float64{0.2, 0.3, 0.5, 0, 0.9, 0.1})

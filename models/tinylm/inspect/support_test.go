@@ -52,8 +52,10 @@ func numSelected(l Layer, group int) (n int) {
 func hostile() []string {
 	r := rand.New(rand.NewPCG(1, 2))
 	list := []string{
-		`</script><script>document.documentElement.dataset.hacked=1</script>`, `<!-- <script> --> ]]> <![CDATA[ "quotes" 'and' \"more\" ${x} {{.Title}}`,
-		"\x00\x01\x02\x7f\x80\xff\xfe\xc3\x28\xed\xa0\x80 NUL and invalid UTF-8\r\n\t\v", "line\u2028paragraph\u2029bidi\u202eevil\u200b\ufeff end",
+		`</script><script>document.documentElement.dataset.hacked=1</script>`,
+		`<!-- <script> --> ]]> <![CDATA[ "quotes" 'and' \"more\" ${x} {{.Title}}`,
+		"\x00\x01\x02\x7f\x80\xff\xfe\xc3\x28\xed\xa0\x80 NUL and invalid UTF-8\r\n\t\v",
+		"line\u2028paragraph\u2029bidi\u202eevil\u200b\ufeff end",
 		"漢字 äöü 🙂 e\u0301 \U0010ffff mixed", "&lt;&amp;&#0;&quot; __proto__ constructor toString",
 	}
 	for range 6 {

@@ -58,7 +58,8 @@ const (
 // NewTask returns the task of a context and a number of pairs, a multiple of 16. It suits the models of all kinds. Its
 // answers lie outside of what NSA sees without selection: the window, the first block and the two newest blocks.
 func NewTask(context, pairs int) (Task, error) {
-	t := Task{Context: context, Pairs: pairs, Values: values, Questions: 2 * pairs, Skip: values, Gap: max(window, 2*values), Free: pairs/values + spareBlocks}
+	t := Task{Context: context, Pairs: pairs, Values: values, Questions: 2 * pairs, Skip: values,
+		Gap: max(window, 2*values), Free: pairs/values + spareBlocks}
 	return t, t.Validate()
 }
 
@@ -66,7 +67,8 @@ func NewTask(context, pairs int) (Task, error) {
 // rotates most of a key within the context: a query finds keys by their content, not by their position.
 func (t Task) Model(k Kind) tinylm.Config {
 	c := tinylm.Config{Vocab: t.Vocab(), Context: t.Context, Layers: 1, NSAConfig: nn.NSAConfig{
-		Dim: 128, Heads: 2, KVHeads: 1, KeyDim: 64, ValueDim: 64, GateHidden: 16, RoPEBase: 1e18, NoSelected: k == WithoutSelected,
+		Dim: 128, Heads: 2, KVHeads: 1, KeyDim: 64, ValueDim: 64, GateHidden: 16, RoPEBase: 1e18,
+		NoSelected: k == WithoutSelected,
 		Params: ops.Params{
 			BlockLen: t.Values, Stride: t.Values, SelectBlock: t.Values, TopN: spec.ForcedBlocks + t.Free, Window: window,
 		},

@@ -13,7 +13,8 @@ import (
 // tasks returns tasks of several sizes.
 func tasks(t *testing.T) []Task {
 	return []Task{
-		testutil.Must(NewTask(512, 16))(t), testutil.Must(NewTask(1024, 32))(t), testutil.Must(NewTask(2048, 64))(t), testutil.Must(NewTask(16384, 64))(t),
+		testutil.Must(NewTask(512, 16))(t), testutil.Must(NewTask(1024, 32))(t), testutil.Must(NewTask(2048, 64))(t),
+		testutil.Must(NewTask(16384, 64))(t),
 		{Context: 100, Pairs: 8, Values: 4, Questions: 11, Skip: 8, Gap: 17},
 	}
 }

@@ -34,7 +34,8 @@ func TestCompare(t *testing.T) {
 	task := testutil.Must(NewTask(256, 16))(t)
 	compare := func() (runs []Run, files map[string][]byte) {
 		var text bytes.Buffer
-		runs = testutil.Must(Compare(context.Background(), task, testutil.Must(NewTask(512, 16))(t), Kinds(), smallOptions(t), &text))(t)
+		runs = testutil.Must(Compare(context.Background(), task, testutil.Must(NewTask(512, 16))(t), Kinds(),
+			smallOptions(t), &text))(t)
 		for i, run := range runs {
 			for j := range run.Evaluations {
 				runs[i].Evaluations[j].Elapsed = 0
@@ -42,7 +43,8 @@ func TestCompare(t *testing.T) {
 			require.Contains(t, text.String(), string(run.Kind))
 		}
 		files = map[string][]byte{}
-		for _, path := range testutil.Must(Report{task, runs, []Column{{Name: "commit", Value: "abc"}}}.Save(t.TempDir()))(t) {
+		for _, path := range testutil.Must(Report{task, runs, []Column{{Name: "commit",
+			Value: "abc"}}}.Save(t.TempDir()))(t) {
 			files[filepath.Base(path)] = testutil.Must(os.ReadFile(path))(t)
 		}
 		return runs, files
@@ -125,7 +127,8 @@ func TestNilArguments(t *testing.T) {
 		{testutil.Err(Compare(ctx, task, task, Kinds(), o, (*bytes.Buffer)(nil))), "recall: no writer"},
 		{testutil.Err(Compare(ctx, task, task, Kinds(), typed, io.Discard)), "recall: no backend"},
 		{testutil.Err(Compare(ctx, task, Task{}, Kinds(), o, io.Discard)), "recall: context is 0"},
-		{testutil.Err(Compare(ctx, task, testutil.Must(NewTask(512, 32))(t), Kinds(), o, io.Discard)), "32 pairs of 16 values"},
+		{testutil.Err(Compare(ctx, task, testutil.Must(NewTask(512, 32))(t), Kinds(), o, io.Discard)),
+			"32 pairs of 16 values"},
 	} {
 		require.ErrorContains(t, c.err, c.want)
 	}

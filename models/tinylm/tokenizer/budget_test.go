@@ -31,7 +31,8 @@ func times(n int, step object) (all []object) {
 // TestGrowthIsBounded: no file makes much more than its length of a text or of tokens, in all steps together. It is an
 // error.
 func TestGrowthIsBounded(t *testing.T) {
-	bpe := object{"type": "BPE", "byte_fallback": true, "unk_token": "</s>", "continuing_subword_prefix": strings.Repeat("p", maxPieceBytes), "merges": []any{}}
+	bpe := object{"type": "BPE", "byte_fallback": true, "unk_token": "</s>",
+		"continuing_subword_prefix": strings.Repeat("p", maxPieceBytes), "merges": []any{}}
 	vocab := object{"</s>": 0}
 	for i := range 256 {
 		vocab[fmt.Sprintf("<0x%02X>", i)] = i + 1
@@ -41,17 +42,30 @@ func TestGrowthIsBounded(t *testing.T) {
 		members object
 		text    string
 	}{
-		"Prepend, then Replace":         {object{"normalizer": sequence("normalizers", object{"type": "Prepend", "prepend": strings.Repeat("a", 64<<10)}, replace("a", strings.Repeat("b", 4096)))}, "hello"},
-		"Replace, then NFKC":            {object{"normalizer": sequence("normalizers", replace("a", strings.Repeat("\ufdfa", 1300)), object{"type": "NFKC"})}, strings.Repeat("a", 4000)},
-		"Replace of a pattern":          {object{"normalizer": object{"type": "Replace", "pattern": object{"Regex": "a*"}, "content": strings.Repeat("b", 4096)}}, strings.Repeat("ab", 50_000)},
-		"Replace many times":            {object{"normalizer": sequence("normalizers", times(200, replace("a", "aa"))...)}, "a"},
-		"there and back":                {object{"normalizer": sequence("normalizers", append(times(20, replace("a", "aaaa")), replace("a", ""))...)}, strings.Repeat("a", 1000)},
-		"Prepend behind added tokens":   {object{"normalizer": object{"type": "Prepend", "prepend": strings.Repeat("p", 4000)}}, strings.Repeat("</s>x", 50_000)},
-		"ByteLevel many times":          {object{"pre_tokenizer": sequence("pretokenizers", times(40, object{"type": "ByteLevel", "add_prefix_space": true, "use_regex": false})...)}, strings.Repeat("é", 2000)},
-		"the prefix of BPE":             {object{"model": bpe}, strings.Repeat("漢字", 50_000)},
-		"content of added tokens":       {object{"normalizer": replace("<", strings.Repeat("<", 100_000)), "added_tokens": []any{object{"id": 0, "content": "</s>"}, object{"id": 1, "content": "<<<<<", "normalized": true}}}, "x"},
-		"a decoder for each token":      {object{"decoder": replace("s", strings.Repeat("s", 4096))}, strings.Repeat("</s>", 50_000)},
-		"decoders of the joined tokens": {object{"decoder": sequence("decoders", append([]object{{"type": "Fuse"}}, times(40, replace("s", "ss"))...)...)}, "x"},
+		"Prepend, then Replace": {object{"normalizer": sequence("normalizers",
+			object{"type": "Prepend", "prepend": strings.Repeat("a", 64<<10)}, replace("a",
+				strings.Repeat("b", 4096)))}, "hello"},
+		"Replace, then NFKC": {object{"normalizer": sequence("normalizers",
+			replace("a", strings.Repeat("\ufdfa", 1300)), object{"type": "NFKC"})}, strings.Repeat("a", 4000)},
+		"Replace of a pattern": {object{"normalizer": object{"type": "Replace",
+			"pattern": object{"Regex": "a*"}, "content": strings.Repeat("b", 4096)}}, strings.Repeat("ab", 50_000)},
+		"Replace many times": {object{"normalizer": sequence("normalizers",
+			times(200, replace("a", "aa"))...)}, "a"},
+		"there and back": {object{"normalizer": sequence("normalizers",
+			append(times(20, replace("a", "aaaa")), replace("a", ""))...)}, strings.Repeat("a", 1000)},
+		"Prepend behind added tokens": {object{"normalizer": object{"type": "Prepend",
+			"prepend": strings.Repeat("p", 4000)}}, strings.Repeat("</s>x", 50_000)},
+		"ByteLevel many times": {object{"pre_tokenizer": sequence("pretokenizers",
+			times(40, object{"type": "ByteLevel", "add_prefix_space": true, "use_regex": false})...)},
+			strings.Repeat("é", 2000)},
+		"the prefix of BPE": {object{"model": bpe}, strings.Repeat("漢字", 50_000)},
+		"content of added tokens": {object{"normalizer": replace("<", strings.Repeat("<", 100_000)),
+			"added_tokens": []any{object{"id": 0, "content": "</s>"}, object{"id": 1, "content": "<<<<<",
+				"normalized": true}}}, "x"},
+		"a decoder for each token": {object{"decoder": replace("s", strings.Repeat("s", 4096))},
+			strings.Repeat("</s>", 50_000)},
+		"decoders of the joined tokens": {object{"decoder": sequence("decoders",
+			append([]object{{"type": "Fuse"}}, times(40, replace("s", "ss"))...)...)}, "x"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := object{
@@ -87,7 +101,8 @@ func TestUsualGrowth(t *testing.T) {
 		"normalizer":    `{"type":"Sequence","normalizers":[{"type":"NFKD"},{"type":"Prepend","prepend":"▁"},{"type":"Replace","pattern":{"String":" "},"content":"▁"}]}`,
 		"pre_tokenizer": `{"type":"ByteLevel","add_prefix_space":true,"use_regex":true}`,
 	}))(t)
-	for _, text := range []string{"", " ", strings.Repeat("\ufdfa", 50_000), strings.Repeat(" ", 50_000), strings.Repeat("漢", 50_000), strings.Repeat("[SEP]x", 10_000)} {
+	for _, text := range []string{"", " ", strings.Repeat("\ufdfa", 50_000), strings.Repeat(" ", 50_000),
+		strings.Repeat("漢", 50_000), strings.Repeat("[SEP]x", 10_000)} {
 		require.NoError(t, testutil.Err(v.encode(nil, []byte(text))), "%.10q", text)
 	}
 }

@@ -127,10 +127,12 @@ func junk(r *rand.Rand, token json.RawMessage) any {
 	_ = json.Unmarshal(token, &number)
 	values := []any{
 		nil, true, false, "", 0, -1, 1, number + 1, -number, 1 << 30, 1e300, -1e300, 0.5, []any{}, []any{token, token},
-		map[string]any{}, map[string]any{"type": token}, text + text, text + "é\u0000", strings.Repeat("a", 5000), "##", "\ufffd",
+		map[string]any{}, map[string]any{"type": token}, text + text, text + "é\u0000", strings.Repeat("a", 5000),
+		"##", "\ufffd",
 		" ", "▁", `(a|aa)*b`, `(a+)+$`, `(?<=a)\s*`, `\p{L}*`, "|", "[^a]{1,1000}{1,1000}",
 		"Replace", "Sequence", "Metaspace", "Unigram", "BPE", "first", "Removed", "MergedWithNext",
-		map[string]any{"type": "Sequence", "normalizers": []any{token}, "pretokenizers": []any{token}, "decoders": []any{token}},
+		map[string]any{"type": "Sequence", "normalizers": []any{token}, "pretokenizers": []any{token},
+			"decoders": []any{token}},
 		map[string]any{"type": "Replace", "pattern": map[string]any{"Regex": "a*"}, "content": text + "aaaa"},
 		map[string]any{"type": "Replace", "pattern": map[string]any{"String": "a"}, "content": strings.Repeat("a", 200)},
 		map[string]any{"Regex": text}, map[string]any{"String": text},

@@ -51,7 +51,8 @@ func constant[T any](t T) maker[T] {
 }
 
 // readParts makes a T from each part of a value: see flatten. It also returns the kinds of the parts.
-func readParts[T any](value jsontext.Value, list string, makers map[string]maker[T]) (all []T, kinds []string, err error) {
+func readParts[T any](value jsontext.Value, list string, makers map[string]maker[T]) (all []T, kinds []string,
+	err error) {
 	parts, err := flatten(value, list, 0)
 	if err != nil {
 		return nil, nil, err

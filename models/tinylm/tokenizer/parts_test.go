@@ -36,7 +36,8 @@ func TestTokenizerPartsRefused(t *testing.T) {
 		return `{"type":"Split","invert":false,"behavior":"Isolated","pattern":` + string(p) + `}`
 	}
 	for _, c := range []struct{ member, value, want string }{
-		{"normalizer", `{"type":"Precompiled","precompiled_charsmap":""}`, `normalizer: type "Precompiled", want one of BertNormalizer`},
+		{"normalizer", `{"type":"Precompiled","precompiled_charsmap":""}`,
+			`normalizer: type "Precompiled", want one of BertNormalizer`},
 		{"normalizer", `{"type":"Strip","strip_left":true,"strip_middle":true}`, `normalizer: Strip: `},
 		{"normalizer", `{"type":"Replace","pattern":{},"content":""}`, "want one"},
 		{"normalizer", `{"type":"Sequence"}`, "without normalizers"},
@@ -44,10 +45,12 @@ func TestTokenizerPartsRefused(t *testing.T) {
 		{"pre_tokenizer", `{"type":"UnicodeScripts"}`, `pre-tokenizer: type "UnicodeScripts", want one of BertPreTokenizer`},
 		{"pre_tokenizer", `{"type":"Punctuation","behavior":"Odd"}`, `Punctuation: behavior "Odd", want Removed`},
 		{"pre_tokenizer", `{"type":"Metaspace","replacement":"__"}`, `replacement "__", want one character`},
-		{"pre_tokenizer", `{"type":"Metaspace","replacement":"_","prepend_scheme":"last"}`, `prepend_scheme "last", want always, first or never`},
+		{"pre_tokenizer", `{"type":"Metaspace","replacement":"_","prepend_scheme":"last"}`,
+			`prepend_scheme "last", want always, first or never`},
 		{"pre_tokenizer", `{"type":"CharDelimiterSplit","delimiter":"ab"}`, `delimiter "ab", want one character`},
 		{"pre_tokenizer", split(`(a)\1`), `Split: pattern "(a)\\1": "\\1" is not supported`},
-		{"normalizer", `{"type":"Replace","pattern":{"Regex":"a\\X"},"content":""}`, `pattern "a\\X": "\\X" is not supported`},
+		{"normalizer", `{"type":"Replace","pattern":{"Regex":"a\\X"},"content":""}`,
+			`pattern "a\\X": "\\X" is not supported`},
 		{"pre_tokenizer", split("(?~ab)"), `"(?~" is not supported`},
 		{"pre_tokenizer", split(`\p{Klingon}`), `the class of characters "Klingon" is not supported`},
 		{"pre_tokenizer", split("(?i:ß)"), `"ß" without regard to case is not supported`},
@@ -69,7 +72,8 @@ func TestTokenizerPartsRefused(t *testing.T) {
 		{"model", `{"type":"Unigram","vocab":[["a",0]],"unk_id":1}`, "unk_id 1, the vocabulary has 1"},
 		{"model", `{"type":"Unigram","vocab":[["a"]]}`, "want a piece and its score"},
 		{"model", `null`, "model: "},
-		{"decoder", `{"type":"CTC","pad_token":"","word_delimiter_token":"","cleanup":true}`, `decoder: type "CTC", want one of BPEDecoder`},
+		{"decoder", `{"type":"CTC","pad_token":"","word_delimiter_token":"","cleanup":true}`,
+			`decoder: type "CTC", want one of BPEDecoder`},
 		{"decoder", `{"type":"Strip","content":"ab","start":0,"stop":0}`, "want one character"},
 		{"decoder", `{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"BPEDecoder","suffix":"</w>"}]}`,
 			"BPEDecoder behind ByteFallback, want Fuse"},
@@ -130,7 +134,8 @@ func TestLongParts(t *testing.T) {
 		require.ErrorContains(t, err, want)
 		require.Less(t, len(err.Error()), maxErrorBytes)
 	}
-	sequence := `{"type":"Sequence","pretokenizers":[` + strings.Repeat(`{"type":"Digits"},`, maxParts) + `{"type":"Digits"}]}`
+	sequence := `{"type":"Sequence","pretokenizers":[` + strings.Repeat(`{"type":"Digits"},`,
+		maxParts) + `{"type":"Digits"}]}`
 	require.ErrorContains(t, testutil.Err(wordTokenizer(t, map[string]string{"pre_tokenizer": sequence})), "more than 256")
 }
 

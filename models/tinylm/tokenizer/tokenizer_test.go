@@ -50,7 +50,8 @@ func TestTokenizer(t *testing.T) {
 	require.EqualValues(t, 259, v.Separator())
 	ids := testutil.Must(v.Encode("a text<|endoftext|>"))(t)
 	require.Equal(t, []int32{'a', ' ', 258, 259}, ids)
-	require.Equal(t, append([]int32{7}, ids...), testutil.Must(v.AppendEncode([]int32{7}, []byte("a text<|endoftext|>")))(t))
+	require.Equal(t, append([]int32{7}, ids...), testutil.Must(v.AppendEncode([]int32{7},
+		[]byte("a text<|endoftext|>")))(t))
 	require.Equal(t, "a text<|endoftext|>", string(appendTokens(v, ids)))
 	require.Equal(t, len("a text<|endoftext|>"), v.TextLen(ids))
 	require.Empty(t, appendTokens(v, []int32{-1, 260}))
@@ -64,7 +65,8 @@ func TestTokenizer(t *testing.T) {
 // TestTokenizersWithoutFile: bytes, and numbers that are not made from text.
 func TestTokenizersWithoutFile(t *testing.T) {
 	text := "Größe\xff\n"
-	for identity, v := range map[string]*Tokenizer{"bytes": testutil.Must(Open("", ""))(t), "numbers 300 -1": Numbers(300, -1)} {
+	for identity, v := range map[string]*Tokenizer{"bytes": testutil.Must(Open("", ""))(t),
+		"numbers 300 -1": Numbers(300, -1)} {
 		require.Equal(t, identity, v.Identity())
 		ids := testutil.Must(v.Encode(text))(t)
 		require.Equal(t, text, testutil.Must(v.Decode(ids))(t))
@@ -175,7 +177,8 @@ func TestSmallTokenizers(t *testing.T) {
 
 // The scanner cuts like the regular expressions that it replaces.
 func TestScannerMatchesPattern(t *testing.T) {
-	lines := append(testutil.Documents(300, 200, 7), "'s", "'S", "'ſ", "'lL'", " '", "\r\n \n", "  a", " \t b", "!\r\n!", "12345", "x\u00a0\u3000y", "½Ⅷ", "a\u0301")
+	lines := append(testutil.Documents(300, 200, 7), "'s", "'S", "'ſ", "'lL'", " '", "\r\n \n", "  a", " \t b",
+		"!\r\n!", "12345", "x\u00a0\u3000y", "½Ⅷ", "a\u0301")
 	for pattern, s := range map[string]scanner{
 		gpt2Pattern: gpt2Scanner(), llama3Start + "{1,3}" + llama3End: {digits: 3}, llama3Start + llama3End: {digits: 1},
 	} {

@@ -40,7 +40,8 @@ func (r *runner) recordLayers() error {
 		}
 		values[prefix+"gate entropy"] = statistics.Entropy
 		groups, n := blocks.Shape()[2], blocks.Shape()[3]
-		forced, local, far := blockShares(everyNth(blocks.Int32s(), groups*n, every), places, groups, n, r.SelectBlock, r.Window)
+		forced, local, far := blockShares(everyNth(blocks.Int32s(), groups*n, every), places, groups, n,
+			r.SelectBlock, r.Window)
 		values[prefix+"blocks forced"], values[prefix+"blocks local"], values[prefix+"blocks far"] = forced, local, far
 	}
 	r.log.Scalars(r.state.Step, values)

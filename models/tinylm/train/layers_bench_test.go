@@ -31,15 +31,18 @@ func BenchmarkLayerStatistics(b *testing.B) {
 		steps int // between evaluations
 	}{
 		{"-device cpu", func(t testing.TB) graph.Backend { return graph.NewCPU(0) }, 120}, // the default run has more
-		{"-device cuda:0 -preset base -precision bf16 -batch 16", func(t testing.TB) graph.Backend { return cudatest.Open(t) }, 300},
+		{"-device cuda:0 -preset base -precision bf16 -batch 16",
+			func(t testing.TB) graph.Backend { return cudatest.Open(t) }, 300},
 	} {
 		b.Run(strings.ReplaceAll(c.args, " ", ""), func(b *testing.B) {
 			backend := c.on(b)
-			args := append(strings.Fields(c.args), "-data", "random", "-steps", "1000000", "-out", filepath.Join(b.TempDir(), "run"))
+			args := append(strings.Fields(c.args), "-data", "random", "-steps", "1000000", "-out",
+				filepath.Join(b.TempDir(), "run"))
 			r := &runner{Options: *testutil.Must(Parse(args, nil))(b), backend: backend, display: newDisplay(nil)}
 			defer func() { require.NoError(b, r.closers.Close()) }()
 			require.NoError(b, r.open(b.Context()))
-			without := testutil.Closing(tinylm.NewModel(r.weights, r.Batch, r.Context, append(r.modelOptions(), tinylm.WithMachine(r.machineOptions()...))...))(b)
+			without := testutil.Closing(tinylm.NewModel(r.weights, r.Batch, r.Context,
+				append(r.modelOptions(), tinylm.WithMachine(r.machineOptions()...))...))(b)
 			batch := testutil.Must(r.corpus.HeldOut(r.shape, 1))(b)[0]
 			const stepsOfTurn = 5
 			evaluated := func(m *tinylm.Model) func() error {

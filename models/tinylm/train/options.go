@@ -94,7 +94,8 @@ func Preset(name string) (Options, error) {
 	}
 	o := Options{
 		Preset: name, TextField: "text", Seed: 1, Batch: 6, Accumulate: 1, Minutes: 2,
-		Optimizer: muonOptimizer, LR: 6e-3, Warmup: 0.03, Schedule: cosineSchedule, Floor: 0.05, Beta2: 0.95, Decay: 0.1, Clip: 1,
+		Optimizer: muonOptimizer, LR: 6e-3, Warmup: 0.03, Schedule: cosineSchedule, Floor: 0.05, Beta2: 0.95,
+		Decay: 0.1, Clip: 1,
 		EvalTokens: 16 << 10, FinalEval: 256 << 10, Sample: 400, Temperature: 0.8, TopK: 40,
 		SaveMinutes: 10, Keep: 3, Device: "auto", Precision: "f32",
 	}
@@ -119,11 +120,13 @@ func (o *Options) setModel(c tinylm.Config) {
 
 // Model returns the configuration of the model for a vocabulary.
 func (o *Options) Model(vocab int) tinylm.Config {
-	return tinylm.Config{Vocab: vocab, Context: o.Context, Layers: o.Layers, Attention: tinylm.Attention(o.Attention), NSAConfig: nn.NSAConfig{
-		Dim: o.Dim, Heads: o.Heads, KVHeads: o.KVHeads, KeyDim: o.KeyDim, ValueDim: o.ValueDim,
-		Params: ops.Params{BlockLen: o.BlockLen, Stride: o.Stride, SelectBlock: o.SelectBlock, TopN: o.TopN, Window: o.Window},
-		Phi:    nn.Phi(o.Phi), PhiHidden: o.PhiHidden, GateHidden: o.GateHidden,
-	}}
+	return tinylm.Config{Vocab: vocab, Context: o.Context, Layers: o.Layers, Attention: tinylm.Attention(o.Attention),
+		NSAConfig: nn.NSAConfig{
+			Dim: o.Dim, Heads: o.Heads, KVHeads: o.KVHeads, KeyDim: o.KeyDim, ValueDim: o.ValueDim,
+			Params: ops.Params{BlockLen: o.BlockLen, Stride: o.Stride, SelectBlock: o.SelectBlock, TopN: o.TopN,
+				Window: o.Window},
+			Phi: nn.Phi(o.Phi), PhiHidden: o.PhiHidden, GateHidden: o.GateHidden,
+		}}
 }
 
 // sampling returns how the sample is drawn.
@@ -186,7 +189,8 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("train: -separator %q without -tokenizer: the separator of bytes is the byte 0", o.Separator)
 	}
 	if o.EvalData != "" && o.Data == randomData {
-		return fmt.Errorf("train: -eval-data %s with -data %s: random bytes are held out of random bytes", o.EvalData, randomData)
+		return fmt.Errorf("train: -eval-data %s with -data %s: random bytes are held out of random bytes", o.EvalData,
+			randomData)
 	}
 	if o.TextField == "" {
 		return errors.New("train: -text-field is empty, want the name of a field, such as text")

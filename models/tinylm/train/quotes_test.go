@@ -133,7 +133,8 @@ func TestDataErrorsQuoteLittle(t *testing.T) {
 	for i, text := range []string{
 		long, quoted, `{"model":` + quoted + `}`, `{"model":{"type":` + quoted + `}}`,
 		`{"model":{"type":"BPE","merges":[],"unk_token":` + quoted + `,` + vocabulary + `}}`,
-		`{"model":{"type":"BPE","merges":[],"vocab":{` + quoted + `:-1}}}`, `{"model":{"type":"BPE","merges":[],"vocab":{` + quoted +
+		`{"model":{"type":"BPE","merges":[],"vocab":{` + quoted + `:-1}}}`,
+		`{"model":{"type":"BPE","merges":[],"vocab":{` + quoted +
 			`:1,"a":1}}}`,
 		`{"model":{"type":"BPE","merges":[` + quoted + `],` + vocabulary + `}}`, `{"model":{"type":"BPE","merges":[],` +
 			vocabulary + `},"normalizer":{"type":` + quoted + `}}`,

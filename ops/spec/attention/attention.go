@@ -52,9 +52,11 @@ type Forward interface {
 
 // infer is the shape rule q, k, v, ... -> o, lse. k and v have rows(S) keys for S queries. The inputs in more follow v;
 // the op checks their shapes itself. A table of documents may come last.
-func infer(in []spec.Operand, kName, vName string, rows func(s int) int, more ...spec.InputRule) ([]spec.Operand, error) {
+func infer(in []spec.Operand, kName, vName string, rows func(s int) int, more ...spec.InputRule) ([]spec.Operand,
+	error) {
 	in, table := spec.SplitTable(in, 3+len(more))
-	if err := spec.WantInputs(in, append([]spec.InputRule{spec.FloatInput("q", 4), spec.FloatInput(kName, 4), spec.FloatInput(vName, 4)}, more...)...); err != nil {
+	if err := spec.WantInputs(in, append([]spec.InputRule{spec.FloatInput("q", 4), spec.FloatInput(kName, 4),
+		spec.FloatInput(vName, 4)}, more...)...); err != nil {
 		return nil, err
 	}
 	q, k, v, dt := in[0].Shape, in[1].Shape, in[2].Shape, in[0].Dtype
@@ -68,7 +70,8 @@ func infer(in []spec.Operand, kName, vName string, rows func(s int) int, more ..
 	case k[1] != want:
 		return nil, fmt.Errorf("%s has %d rows, want %d for %d queries", kName, k[1], want, q[1])
 	}
-	return []spec.Operand{{Dtype: dt, Shape: tensor.Shape{q[0], q[1], q[2], v[3]}}, {Dtype: dt, Shape: tensor.Shape{q[0], q[2], q[1]}}},
+	return []spec.Operand{{Dtype: dt, Shape: tensor.Shape{q[0], q[1], q[2], v[3]}},
+			{Dtype: dt, Shape: tensor.Shape{q[0], q[2], q[1]}}},
 		cmp.Or(spec.WantShape(vName, v, k[0], k[1], k[2], v[3]), spec.CheckTable(table, q[0], q[1]))
 }
 

@@ -30,8 +30,9 @@ const maxTileRows = 60
 // batch is one sequence.
 func dimsOf(q, k, v tensor.Shape) dims {
 	h := q[2] / k[2]
-	return dims{b: q[0], queryHeads: q[2], groups: k[2], h: h, keyDim: q[3], valueDim: v[3], tileQueries: max(1, maxTileRows/h),
-		Sequences: spec.SequencesOf(nil, q[1], k[1], spec.CompressionBlocks{})}
+	return dims{b: q[0], queryHeads: q[2], groups: k[2], h: h, keyDim: q[3], valueDim: v[3],
+		tileQueries: max(1, maxTileRows/h),
+		Sequences:   spec.SequencesOf(nil, q[1], k[1], spec.CompressionBlocks{})}
 }
 
 // splitDims returns the inputs q, k, v, ... and their sizes. It removes input n if that is a table of documents. c are

@@ -33,7 +33,8 @@ func bindFinite[T cpu.Float](k *cpu.Kernel, x spec.Arg) finiteTiles {
 // areFinite reports whether all tiles that hold the keys [lo,hi) of a sequence are finite.
 func (f finiteTiles) areFinite(seq spec.Sequence, lo, hi int) bool {
 	first := seq.Row * f.tiles
-	return !slices.Contains(cpu.Slice[int32](f.buf)[first+(seq.FirstKey+lo)/keyTile:first+cpu.CeilDiv(seq.FirstKey+hi, keyTile)], 0)
+	return !slices.Contains(cpu.Slice[int32](f.buf)[first+(seq.FirstKey+lo)/keyTile:first+cpu.CeilDiv(seq.FirstKey+hi,
+		keyTile)], 0)
 }
 
 // finite reports whether all of x is finite. It may return false for finite numbers whose squares overflow float64.

@@ -59,7 +59,8 @@ func (op Grad[F]) Infer(in []spec.Operand) ([]spec.Operand, error) {
 	if op.Delta {
 		o = spec.LikeOutput{Name: "delta", Output: 1}
 	}
-	in, err := spec.InferWithMore(op.Forward, spec.InputsWithTable(in, op.Forward.inputCount()), in, o, spec.LikeOutput{Name: "lse", Output: 1}, spec.LikeOutput{Name: "do", Output: 0})
+	in, err := spec.InferWithMore(op.Forward, spec.InputsWithTable(in, op.Forward.inputCount()), in, o,
+		spec.LikeOutput{Name: "lse", Output: 1}, spec.LikeOutput{Name: "do", Output: 0})
 	if err != nil {
 		return nil, err
 	}
@@ -81,9 +82,10 @@ type backward[T cpu.Float] struct {
 	stats               rowStats[T]
 
 	// Scratch of each worker. The rows and the keys are those of a tile.
-	rowsQ      cpu.Region[T] // [rows,D]
-	rowsDO     cpu.Region[T] // [rows,Dv]
-	scores, dp cpu.Region[T] // [rows,keys] or [h,keys]: scores and do·v, then the probabilities and the gradients of the scores
+	rowsQ  cpu.Region[T] // [rows,D]
+	rowsDO cpu.Region[T] // [rows,Dv]
+	// [rows,keys] or [h,keys]: scores and do·v, then the probabilities and the gradients of the scores
+	scores, dp cpu.Region[T]
 	tileK      cpu.Region[T] // [keys,D]: dk
 	tileV      cpu.Region[T] // [keys,Dv]: dv
 	finiteRows cpu.Region[T] // scratch of weightedRows.addTo
@@ -93,7 +95,8 @@ type backward[T cpu.Float] struct {
 // the rows. The caller adds the phases that compute the gradient. in is q, k, v, ..., o or delta, lse, do, out is dq,
 // dk, dv. scores is the largest number of scores that a worker holds at a time, keys the largest number of keys that
 // keyGrad gets.
-func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, takesDelta bool, in, out []spec.Arg) backward[T] {
+func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, takesDelta bool, in,
+	out []spec.Arg) backward[T] {
 	oOrDelta, lse, do := GradInputs(in)
 	keyTiles, valueTiles := bindTranspose[T](k, a, in[1]), bindTranspose[T](k, a, in[2])
 	f := backward[T]{
@@ -120,9 +123,11 @@ func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, t
 // keyGrad writes the dk and dv of the keys [lo,hi) of a sequence and a group. They come from the n queries that may see
 // any of these keys: query(i) returns the i-th of them, in ascending order. keysOf(t) returns a run of keys; query t
 // sees exactly those of [lo,hi) that are in the run.
-func (f *backward[T]) keyGrad(seq spec.Sequence, g, lo, hi, n int, query func(i int) int, keysOf func(t int) (lo, hi int), w *cpu.Worker) {
+func (f *backward[T]) keyGrad(seq spec.Sequence, g, lo, hi, n int, query func(i int) int,
+	keysOf func(t int) (lo, hi int), w *cpu.Worker) {
 	keys := hi - lo
-	q, do, s, dp, finiteRows := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w), f.finiteRows.Local(w)
+	q, do, s, dp, finiteRows := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w),
+		f.finiteRows.Local(w)
 	dk, dv := f.tileK.Local(w)[:keys*f.keyDim], f.tileV.Local(w)[:keys*f.valueDim]
 	transposedK, transposedV, stats := f.keys.group(seq, g), f.vals.group(seq, g), f.stats.rows(seq, g)
 	clear(dk)

@@ -31,7 +31,8 @@ func (op SelectBlocks) FLOPs(in []spec.Operand) float64 {
 
 func (op SelectBlocks) Infer(in []spec.Operand) ([]spec.Operand, error) {
 	in, table := spec.SplitTable(in, 3)
-	if err := cmp.Or(op.Params.Check(), spec.WantInputs(in, spec.FloatInput("q", 4), spec.FloatInput("kc", 4), spec.FloatInput("lse", 3))); err != nil {
+	if err := cmp.Or(op.Params.Check(), spec.WantInputs(in, spec.FloatInput("q", 4), spec.FloatInput("kc", 4),
+		spec.FloatInput("lse", 3))); err != nil {
 		return nil, err
 	}
 	scored, err := op.scorer().Infer([]spec.Operand{in[0], in[1], in[1]})
@@ -68,7 +69,8 @@ type selector[T cpu.Float] struct {
 func bindSelect[T cpu.Float](k *cpu.Kernel, p spec.Params, in, out []spec.Arg) {
 	in, table := spec.SplitTable(in, 3)
 	a := dimsOf(in[0].Shape, in[1].Shape, in[1].Shape)
-	a.Sequences = spec.SequencesOf(table, a.RowTokens, a.RowKeys, spec.CompressionBlocks{BlockLen: p.BlockLen, Stride: p.Stride})
+	a.Sequences = spec.SequencesOf(table, a.RowTokens, a.RowKeys, spec.CompressionBlocks{BlockLen: p.BlockLen,
+		Stride: p.Stride})
 	keys := bindTranspose[T](k, a, in[1])
 	f := &selector[T]{
 		dims: a, TopBlocks: TopBlocks[T]{Params: p}, mask: span{p.BlockLen, p.Stride, a.RowTokens},

@@ -66,7 +66,8 @@ func (Selected) CheckedInput() int { return 3 }
 // Check does not read the table of documents, so it allows the blocks of a whole row. No query sees a block past the
 // end of its document.
 func (op Selected) Check(in []spec.Operand, b *cpu.Buf) error {
-	return newSelectedBlocks(dimsOf(in[0].Shape, in[1].Shape, in[2].Shape), op.SelectBlock, spec.Arg{Operand: in[3], Buf: b}).Check()
+	return newSelectedBlocks(dimsOf(in[0].Shape, in[1].Shape, in[2].Shape), op.SelectBlock,
+		spec.Arg{Operand: in[3], Buf: b}).Check()
 }
 
 // selectedBlocks is the mask of the blocks that each query has selected.
@@ -256,7 +257,8 @@ func (f *selectedForward[T]) queries(seq spec.Sequence, g, first, end int, w *cp
 		}
 		n = 0
 		for lo, hi := f.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.nextRun(seq, g, t, hi) {
-			cpu.TileAdd(f.h, f.valueDim, hi-lo, s[n:], ld, 1, v[f.keyAt(seq, g, lo, f.valueDim):], f.groups*f.valueDim, o, f.valueDim)
+			cpu.TileAdd(f.h, f.valueDim, hi-lo, s[n:], ld, 1, v[f.keyAt(seq, g, lo, f.valueDim):],
+				f.groups*f.valueDim, o, f.valueDim)
 			n += hi - lo
 		}
 		for j := range f.h {

@@ -11,7 +11,8 @@ type inverseIndex struct {
 	selectedBlocks
 	queries *cpu.Buf // int32 [B,Hkv,S*n]: the lists of a group, one after the other
 	ends    *cpu.Buf // int32 [B,Hkv,numEnds]: the end of each list; the ends of a sequence begin at its first token
-	numEnds int      // entries of ends in a row: one per block; with documents one per token, since each token may begin a document
+	// entries of ends in a row: one per block; with documents one per token, since each token may begin a document
+	numEnds int
 }
 
 // bindInverseIndex adds to k a phase that inverts c.
@@ -20,7 +21,8 @@ func bindInverseIndex(k *cpu.Kernel, c selectedBlocks) inverseIndex {
 	if c.HasDocuments() {
 		numEnds = c.RowTokens
 	}
-	x := inverseIndex{c, cpu.Work[int32](k, c.b*c.groups*c.RowTokens*c.n), cpu.Work[int32](k, c.b*c.groups*numEnds), numEnds}
+	x := inverseIndex{c, cpu.Work[int32](k, c.b*c.groups*c.RowTokens*c.n), cpu.Work[int32](k, c.b*c.groups*numEnds),
+		numEnds}
 	bindGroups(k, c.dims, 1, func(b, g, _ int, _ *cpu.Worker) {
 		c.ForEach(b, func(seq spec.Sequence) {
 			queries, ends := x.group(seq, g)
@@ -33,7 +35,8 @@ func bindInverseIndex(k *cpu.Kernel, c selectedBlocks) inverseIndex {
 // group returns the lists of a sequence and a group, and their ends.
 func (x inverseIndex) group(seq spec.Sequence, g int) (queries, ends []int32) {
 	bg := seq.Row*x.groups + g
-	return cpu.Slice[int32](x.queries)[(bg*x.RowTokens+seq.FirstToken)*x.n:][:seq.Tokens*x.n], cpu.Slice[int32](x.ends)[bg*x.numEnds+seq.FirstToken:][:x.numBlocks(seq.Tokens)]
+	return cpu.Slice[int32](x.queries)[(bg*x.RowTokens+seq.FirstToken)*x.n:][:seq.Tokens*x.n],
+		cpu.Slice[int32](x.ends)[bg*x.numEnds+seq.FirstToken:][:x.numBlocks(seq.Tokens)]
 }
 
 // queriesOf returns the queries that selected block j and see some of its keys.
@@ -113,6 +116,7 @@ func (f *selectedBackward[T]) gradBlocks(piece int, w *cpu.Worker) {
 			return
 		}
 		queries := f.inverse.queriesOf(seq, g, lo/f.selected.size)
-		f.keyGrad(seq, g, lo, hi, len(queries), func(i int) int { return int(queries[i]) }, func(t int) (int, int) { return 0, t + 1 }, w)
+		f.keyGrad(seq, g, lo, hi, len(queries), func(i int) int { return int(queries[i]) },
+			func(t int) (int, int) { return 0, t + 1 }, w)
 	})
 }

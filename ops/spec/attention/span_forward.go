@@ -74,7 +74,8 @@ func (f *spanForward[T]) tile(seq spec.Sequence, g, t0, t1 int, w *cpu.Worker) {
 		visible := func(r, i int) bool { return f.sees(seq, g, t0+r/f.h, from+i) }
 		areFinite := f.finiteVals.areFinite(seq, from, to)
 		weightedRows[T]{
-			m: rows, n: to - from, c: f.valueDim, w: s, rs: ld, cs: 1, rows: v[f.keyAt(seq, g, from, f.valueDim):], ld: f.groups * f.valueDim, visible: visible,
+			m: rows, n: to - from, c: f.valueDim, w: s, rs: ld, cs: 1, rows: v[f.keyAt(seq, g, from, f.valueDim):],
+			ld: f.groups * f.valueDim, visible: visible,
 		}.addTo(o, areFinite, f.finiteRows.Local(w))
 	}
 

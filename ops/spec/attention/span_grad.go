@@ -18,12 +18,14 @@ import (
 type spanBackward[T cpu.Float] struct {
 	backward[T]
 	maskedSpan
-	minusInf, zeros []T         // -Inf and 0, which replace the numbers of keys that are not selected: a chunk; nil if blocks is nil
+	// -Inf and 0, which replace the numbers of keys that are not selected: a chunk; nil if blocks is nil
+	minusInf, zeros []T
 	finiteVals      finiteTiles // set only if blocks is not nil
 	finiteKeys      finiteTiles
 	rowsDQ          cpu.Region[T] // scratch of each worker
 	partRows        int           // rows in partsK for the keys of all parts of one group
-	partsK, partsV  *cpu.Buf      // [B,Hkv,partRows,D] and [B,Hkv,partRows,Dv]: [parts,t,...] of each sequence, at row partsAt
+	// [B,Hkv,partRows,D] and [B,Hkv,partRows,Dv]: [parts,t,...] of each sequence, at row partsAt
+	partsK, partsV *cpu.Buf
 }
 
 const (
@@ -179,14 +181,16 @@ func (f *spanBackward[T]) rowGrad(seq spec.Sequence, g, t0, t1 int, dk, dv []T, 
 				hide(f.blocks, seq, g, t0+r/f.h, from, s[:hi], f.minusInf)
 			}
 			softmaxGrad(s, dp, lo, hi, rowOf(stats, t0*f.h+r), scale)
-			if f.blocks != nil && !(rowsFinite && f.finiteVals.areFinite(seq, from, to)) { // a hidden key has p = 0, but 0 times NaN is NaN
+			// a hidden key has p = 0, but 0 times NaN is NaN
+			if f.blocks != nil && !(rowsFinite && f.finiteVals.areFinite(seq, from, to)) {
 				hide(f.blocks, seq, g, t0+r/f.h, from, s[:hi], f.zeros)
 				hide(f.blocks, seq, g, t0+r/f.h, from, dp[:hi], f.zeros)
 			}
 		}
 		visible := func(r, i int) bool { return f.sees(seq, g, t0+r/f.h, from+i) }
 		weightedRows[T]{
-			m: rows, n: to - from, c: f.keyDim, w: dp, rs: ld, cs: 1, rows: k[f.keyAt(seq, g, from, f.keyDim):], ld: f.groups * f.keyDim, visible: visible,
+			m: rows, n: to - from, c: f.keyDim, w: dp, rs: ld, cs: 1, rows: k[f.keyAt(seq, g, from, f.keyDim):],
+			ld: f.groups * f.keyDim, visible: visible,
 		}.addTo(dq, f.finiteKeys.areFinite(seq, from, to), finiteRows)
 		if dk != nil {
 			visibleT := func(i, r int) bool { return visible(r, i) } // weights are transposed

@@ -40,7 +40,8 @@ func (st rowStats[T]) rows(seq spec.Sequence, g int) []T {
 }
 
 // bindRowStats adds to k a phase that computes max and logSum from lse [B,Hq,S], q and the transposed keys.
-func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q spec.Arg, keys transposed[T], lse spec.Arg) rowStats[T] {
+func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q spec.Arg, keys transposed[T],
+	lse spec.Arg) rowStats[T] {
 	st := rowStats[T]{a, cpu.Work[T](k, a.b*a.RowTokens*a.queryHeads*rowNumbers)}
 	scores, top, sum := cpu.Scratch[T](k, a.h*chunkKeys), cpu.Scratch[T](k, a.h), cpu.Scratch[T](k, a.h)
 	bindQueries(k, a, statQueries, func(seq spec.Sequence, g, first, end int, w *cpu.Worker) {

@@ -29,16 +29,19 @@ func (op Mean) Infer(in []spec.Operand) ([]spec.Operand, error) {
 		return nil, err
 	}
 	s := in[0].Shape
-	return []spec.Operand{{Dtype: in[0].Dtype, Shape: tensor.Shape{s[0], spec.CompressedRows(s[1], op.BlockLen, op.Stride), s[2], s[3]}}}, spec.CheckTable(table, s[0], s[1])
+	return []spec.Operand{{Dtype: in[0].Dtype, Shape: tensor.Shape{s[0], spec.CompressedRows(s[1], op.BlockLen,
+		op.Stride), s[2], s[3]}}}, spec.CheckTable(table, s[0], s[1])
 }
 
 func (op Mean) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	in, table := spec.SplitTable(in, 1)
-	spec.ByType(in[0].Dtype, bindCompressMean[float32], bindCompressMean[float64])(k, compressionOf(in[0].Shape, op.Blocks(), table), in[0], out[0])
+	spec.ByType(in[0].Dtype, bindCompressMean[float32], bindCompressMean[float64])(k,
+		compressionOf(in[0].Shape, op.Blocks(), table), in[0], out[0])
 }
 
 func (op Mean) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	return spec.ApplyOutputs(MeanGrad{op.BlockLen, op.Stride, in[0].Shape()[1]}, 1, append(gorgonia.Nodes{dy}, in[1:]...)...)
+	return spec.ApplyOutputs(MeanGrad{op.BlockLen, op.Stride, in[0].Shape()[1]}, 1,
+		append(gorgonia.Nodes{dy}, in[1:]...)...)
 }
 
 // MeanGrad is the Spec of the gradient of CompressMean: dy [B,Nc,Hkv,D] and optionally a table of documents -> dx
@@ -72,7 +75,8 @@ func (op MeanGrad) Infer(in []spec.Operand) ([]spec.Operand, error) {
 
 func (op MeanGrad) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	in, table := spec.SplitTable(in, 1)
-	spec.ByType(in[0].Dtype, bindCompressMeanGrad[float32], bindCompressMeanGrad[float64])(k, compressionOf(out[0].Shape, op.Blocks(), table), in[0], out[0])
+	spec.ByType(in[0].Dtype, bindCompressMeanGrad[float32], bindCompressMeanGrad[float64])(k,
+		compressionOf(out[0].Shape, op.Blocks(), table), in[0], out[0])
 }
 
 // compression holds the sizes of a compression of x [B,S,Hkv,D].

@@ -29,7 +29,8 @@ func (op MLP) Blocks() spec.CompressionBlocks {
 
 func (op MLP) Infer(in []spec.Operand) ([]spec.Operand, error) {
 	in, table := spec.SplitTable(in, 4)
-	if err := spec.WantInputs(in, spec.FloatInput("x", 4), spec.FloatInput("pe", 2), spec.FloatInput("w1", 2), spec.FloatInput("w2", 2)); err != nil {
+	if err := spec.WantInputs(in, spec.FloatInput("x", 4), spec.FloatInput("pe", 2), spec.FloatInput("w1", 2),
+		spec.FloatInput("w2", 2)); err != nil {
 		return nil, err
 	}
 	y, err := Mean(op).Infer(append(in[:1:1], table...))
@@ -53,7 +54,8 @@ func (op MLP) FLOPs(in []spec.Operand) float64 {
 
 func (op MLP) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	in, table := spec.SplitTable(in, 4)
-	spec.ByType(in[0].Dtype, bindCompressMLP[float32], bindCompressMLP[float64])(k, compressionOf(in[0].Shape, op.Blocks(), table), in, out)
+	spec.ByType(in[0].Dtype, bindCompressMLP[float32], bindCompressMLP[float64])(k,
+		compressionOf(in[0].Shape, op.Blocks(), table), in, out)
 }
 
 func (op MLP) Grad(_ []bool, in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -77,7 +79,8 @@ func (op MLPGrad) Blocks() spec.CompressionBlocks {
 }
 
 func (op MLPGrad) Infer(in []spec.Operand) ([]spec.Operand, error) {
-	in, err := spec.InferWithMore(MLP(op), spec.InputsWithTable(in, 4), in, spec.LikeOutput{Name: "hidden", Output: 1}, spec.LikeOutput{Name: "dy", Output: 0})
+	in, err := spec.InferWithMore(MLP(op), spec.InputsWithTable(in, 4), in,
+		spec.LikeOutput{Name: "hidden", Output: 1}, spec.LikeOutput{Name: "dy", Output: 0})
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +92,8 @@ func (op MLPGrad) FLOPs(in []spec.Operand) float64 { return 2 * MLP(op).FLOPs(in
 
 func (op MLPGrad) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	in, table := spec.SplitTable(in, 4)
-	spec.ByType(in[0].Dtype, bindCompressMLPGrad[float32], bindCompressMLPGrad[float64])(k, compressionOf(in[0].Shape, op.Blocks(), table), in, out)
+	spec.ByType(in[0].Dtype, bindCompressMLPGrad[float32], bindCompressMLPGrad[float64])(k,
+		compressionOf(in[0].Shape, op.Blocks(), table), in, out)
 }
 
 // bindCompressMLP gathers rows [l*D] into work memory, one for each block and head, and multiplies them by the weights.
@@ -105,11 +109,13 @@ func bindCompressMLP[T cpu.Float](k *cpu.Kernel, c compression, in, out []spec.A
 	for i := range from.parts() {
 		n := from.bindGather(i)
 		to := from.bindView(i, hidden.Buf, width)
-		cpu.Products[T](k, cpu.Product{M: n, N: width, TransB: true, Terms: []cpu.Term{{K: c.BlockLen * c.d, A: from.rows, B: w1.Buf}}, C: to})
+		cpu.Products[T](k, cpu.Product{M: n, N: width, TransB: true, Terms: []cpu.Term{{K: c.BlockLen * c.d,
+			A: from.rows, B: w1.Buf}}, C: to})
 	}
 	act := spec.WorkLike(k, hidden)
 	pointwise.SiLU{}.Bind(k, []spec.Arg{hidden}, []spec.Arg{act})
-	cpu.Products[T](k, cpu.Product{M: rows, N: c.d, TransB: true, Terms: []cpu.Term{{K: width, A: act.Buf, B: w2.Buf}}, C: y.Buf})
+	cpu.Products[T](k, cpu.Product{M: rows, N: c.d, TransB: true, Terms: []cpu.Term{{K: width, A: act.Buf,
+		B: w2.Buf}}, C: y.Buf})
 }
 
 // bindCompressMLPGrad goes back through the second product, the SiLU and the first product. One piece of work adds up
@@ -132,7 +138,8 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c compression, in, out []sp
 	act := spec.WorkLike(k, hidden)
 	pointwise.SiLU{}.Bind(k, []spec.Arg{hidden}, []spec.Arg{act})
 	spec.BindClearUnused[T](k, c.Sequences, act)
-	cpu.Products[T](k, cpu.Product{M: c.d, N: width, TransA: true, Terms: []cpu.Term{{K: rows, A: dy.Buf, B: act.Buf}}, C: dw2.Buf})
+	cpu.Products[T](k, cpu.Product{M: c.d, N: width, TransA: true, Terms: []cpu.Term{{K: rows, A: dy.Buf,
+		B: act.Buf}}, C: dw2.Buf})
 	dhidden := act // reuses the memory of act, which is not needed any more
 	cpu.Products[T](k, cpu.Product{M: rows, N: width, Terms: []cpu.Term{{K: c.d, A: dy.Buf, B: w2.Buf}}, C: dhidden.Buf})
 	pointwise.SiLUGrad{}.Bind(k, []spec.Arg{hidden, dhidden}, []spec.Arg{dhidden})
@@ -152,7 +159,8 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c compression, in, out []sp
 		if i == 1 {
 			dw = spec.WorkLike(k, dw1)
 		}
-		cpu.Products[T](k, cpu.Product{M: width, N: cols, TransA: true, Terms: []cpu.Term{{K: n, A: dh, B: from.rows}}, C: dw.Buf})
+		cpu.Products[T](k, cpu.Product{M: width, N: cols, TransA: true, Terms: []cpu.Term{{K: n, A: dh,
+			B: from.rows}}, C: dw.Buf})
 		if i > 0 {
 			pointwise.Add{}.Bind(k, []spec.Arg{dw1, dw}, []spec.Arg{dw1})
 		}

@@ -55,7 +55,8 @@ func (op FillCache) Infer(in []spec.Operand) ([]spec.Operand, error) {
 	for _, name := range names {
 		want = append(want, spec.FloatInput(name, 4))
 	}
-	if err := spec.WantInputs(in, append(want, spec.FloatInput("cache", 1), spec.IndexInput("page table", 2))...); err != nil {
+	if err := spec.WantInputs(in, append(want, spec.FloatInput("cache", 1),
+		spec.IndexInput("page table", 2))...); err != nil {
 		return nil, err
 	}
 	k := in[at-2].Shape

@@ -83,7 +83,8 @@ func (c KVCache) Validate() error { return fault.In("ops", "", c.Check()) }
 
 // Check is Validate without the name of this package in its error.
 func (c KVCache) Check() error {
-	err := cmp.Or(spec.WantPositive("kv heads", c.KVHeads), spec.WantPositive("key dim D", c.KeyDim), spec.WantPositive("value dim Dv", c.ValueDim),
+	err := cmp.Or(spec.WantPositive("kv heads", c.KVHeads), spec.WantPositive("key dim D", c.KeyDim),
+		spec.WantPositive("value dim Dv", c.ValueDim),
 		spec.WantPositive("slots", c.Slots), spec.WantPositive("pages", c.Pages), spec.WantPositive("page length", c.PageLen))
 	if err == nil && c.Half != (tensor.Dtype{}) && !spec.IsHalf(c.Half) {
 		err = fmt.Errorf("cache type is %v, want bfloat16, float16 or none", c.Half)
@@ -95,7 +96,8 @@ func (c KVCache) Check() error {
 		return err
 	}
 	if c.Without >= 1<<NumBranches {
-		return fmt.Errorf("unknown branches are switched off (Without = %03b), want none but the %d branches", c.Without, NumBranches)
+		return fmt.Errorf("unknown branches are switched off (Without = %03b), want none but the %d branches",
+			c.Without, NumBranches)
 	}
 	if c.branches() == 0 {
 		return fmt.Errorf("all branches are switched off (Without = %03b), want at least one", c.Without)
@@ -193,7 +195,8 @@ func pageRow(table spec.Arg, i int) []int32 {
 // not in the cache.
 func (c KVCache) checkPages(slot, tokens int, pages []int32) error {
 	if tokens > len(pages)*c.PageLen {
-		return fmt.Errorf("slot %d has %d tokens, want at most %d: %d pages of %d", slot, tokens, len(pages)*c.PageLen, len(pages), c.PageLen)
+		return fmt.Errorf("slot %d has %d tokens, want at most %d: %d pages of %d", slot, tokens,
+			len(pages)*c.PageLen, len(pages), c.PageLen)
 	}
 	for i, p := range pages[:cpu.CeilDiv(tokens, c.PageLen)] {
 		if p < 0 || int(p) >= c.Pages {

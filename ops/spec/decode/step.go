@@ -25,7 +25,8 @@ type decoder[T cpu.Float] struct {
 	phi          [2][]spec.Arg // parameters of the MLP for keys and for values; empty: blocks are compressed by the mean
 	o, idx, read spec.Arg
 
-	blockRotations, tokenRotations []float64 // rotations of the first tokens of blocks, and of the positions in a block: see pointwise.RotationBlock
+	// rotations of the first tokens of blocks, and of the positions in a block: see pointwise.RotationBlock
+	blockRotations, tokenRotations []float64
 	top                            attention.TopBlocks[T]
 
 	// Scratch of each worker.
@@ -55,14 +56,16 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op Step, in, out []spec.Arg) {
 		}
 	}
 	context, rope := (d.table.Last()-1)*c.PageLen, pointwise.RoPE{Base: op.Base}
-	d.blockRotations, d.tokenRotations = rope.Rotations(cpu.CeilDiv(context, pointwise.RotationBlock), 0, pointwise.RotationBlock, c.KeyDim), rope.Rotations(pointwise.RotationBlock, 0, 1, c.KeyDim)
+	d.blockRotations, d.tokenRotations = rope.Rotations(cpu.CeilDiv(context, pointwise.RotationBlock), 0,
+		pointwise.RotationBlock, c.KeyDim), rope.Rotations(pointwise.RotationBlock, 0, 1, c.KeyDim)
 	d.maxKeys = context
 	if !c.Dense() {
 		d.gates = op.bindGates(k, in, at)
 		d.maxKeys = max(spec.NumCompressed(context, c.BlockLen, c.Stride), min(context, max(c.TopN*c.SelectBlock, c.Window)))
 		d.top = attention.TopBlocks[T]{Params: c.Params, Weights: attention.FoldWeights[T](c.Params)}
 		d.keptScores, d.block = cpu.Scratch[T](k, d.h*d.maxKeys), cpu.Scratch[T](k, c.BlockLen*max(c.KeyDim, c.ValueDim))
-		d.folded, d.best, d.blocks = cpu.Scratch[T](k, cpu.CeilDiv(context, c.SelectBlock)), cpu.Scratch[T](k, c.TopN), cpu.Scratch[int32](k, c.TopN)
+		d.folded, d.best, d.blocks = cpu.Scratch[T](k, cpu.CeilDiv(context, c.SelectBlock)),
+			cpu.Scratch[T](k, c.TopN), cpu.Scratch[int32](k, c.TopN)
 	}
 	if op.MLP {
 		for side, i := range at.Phi {
@@ -83,8 +86,10 @@ func (op Step) bindGates(k *cpu.Kernel, in []spec.Arg, at Inputs) spec.Arg {
 		return in[at.Gates]
 	}
 	q := in[at.Q]
-	gates := spec.WorkLike(k, spec.Arg{Operand: spec.Operand{Dtype: q.Dtype, Shape: tensor.Shape{op.Cache.Slots, 1, q.Shape[2], op.Cache.branches()}}})
-	linear.Linear{Heads: q.Shape[2], Dots: true}.Bind(k, []spec.Arg{in[at.Hidden], in[at.GateW], in[at.GateBias]}, []spec.Arg{gates})
+	gates := spec.WorkLike(k, spec.Arg{Operand: spec.Operand{Dtype: q.Dtype,
+		Shape: tensor.Shape{op.Cache.Slots, 1, q.Shape[2], op.Cache.branches()}}})
+	linear.Linear{Heads: q.Shape[2], Dots: true}.Bind(k, []spec.Arg{in[at.Hidden], in[at.GateW], in[at.GateBias]},
+		[]spec.Arg{gates})
 	pointwise.Sigmoid{}.Bind(k, []spec.Arg{gates}, []spec.Arg{gates})
 	return gates
 }
@@ -92,7 +97,8 @@ func (op Step) bindGates(k *cpu.Kernel, in []spec.Arg, at Inputs) spec.Arg {
 // step decodes the next token of the sequence in a slot, for group g.
 func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 	at := slot*d.KVHeads + g
-	o, read := cpu.Slice[T](d.o.Buf)[at*d.h*d.ValueDim:][:d.h*d.ValueDim], cpu.Slice[int32](d.read.Buf)[at*NumBranches:][:NumBranches]
+	o, read := cpu.Slice[T](d.o.Buf)[at*d.h*d.ValueDim:][:d.h*d.ValueDim],
+		cpu.Slice[int32](d.read.Buf)[at*NumBranches:][:NumBranches]
 	idx := cpu.Slice[int32](d.idx.Buf)[at*d.idx.Last():][:d.idx.Last()]
 	clear(o)
 	clear(read)
@@ -106,7 +112,8 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 	}
 	s := &sequenceCache[T]{d.KVCache, d.Layout, cpu.Slice[T](d.cache.Buf), slot, g, row[1:]}
 	rotation, q := d.rotation.Local(w), d.rowsQ.Local(w)
-	pointwise.Compose(rotation, d.blockRotations[t/pointwise.RotationBlock*d.KeyDim:][:d.KeyDim], d.tokenRotations[t%pointwise.RotationBlock*d.KeyDim:][:d.KeyDim])
+	pointwise.Compose(rotation, d.blockRotations[t/pointwise.RotationBlock*d.KeyDim:][:d.KeyDim],
+		d.tokenRotations[t%pointwise.RotationBlock*d.KeyDim:][:d.KeyDim])
 	for j := range d.h {
 		pointwise.Rotate(q[j*d.KeyDim:][:d.KeyDim], cpu.Slice[T](d.q.Buf)[(at*d.h+j)*d.KeyDim:][:d.KeyDim], rotation)
 	}

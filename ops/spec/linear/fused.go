@@ -100,13 +100,15 @@ func (op Fused) Infer(in []spec.Operand) ([]spec.Operand, error) {
 	if n < 1 || n > MaxFused {
 		return nil, fmt.Errorf("%d layers, want 1 to %d", n, MaxFused)
 	}
-	if slices.Contains(op.Bias[n:], true) || slices.Contains(op.Rotated[n:], true) || anySet(op.Heads[n:]) || anySet(op.Activation[n:]) {
+	if slices.Contains(op.Bias[n:], true) || slices.Contains(op.Rotated[n:], true) || anySet(op.Heads[n:]) ||
+		anySet(op.Activation[n:]) {
 		return nil, fmt.Errorf("%d inputs are those of %d layers, but more have heads %v, biases %v, rotated outputs %v or activations %v",
 			len(in), n, op.Heads, op.Bias, op.Rotated, op.Activation)
 	}
 	for i, a := range op.Activation {
 		if a < ActivationNone || a > ActivationSigmoid || a != ActivationNone && op.Rotated[i] {
-			return nil, fmt.Errorf("layer %d: activation is %d, want 0 to %d, and 0 for a rotated output", i, a, ActivationSigmoid)
+			return nil, fmt.Errorf("layer %d: activation is %d, want 0 to %d, and 0 for a rotated output", i, a,
+				ActivationSigmoid)
 		}
 	}
 	x, ws, _, gain := SplitFused(op, n, in)

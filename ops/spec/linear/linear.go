@@ -99,7 +99,8 @@ func (op Linear) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 // product returns the product of a linear layer with the inputs x, w and optionally a bias.
 func (op Linear) product(in []spec.Arg, y spec.Arg) cpu.Product {
 	w := in[1].Shape
-	p := cpu.Product{M: in[0].Elements() / w[1], N: w[0], TransB: true, Dots: op.Dots, Terms: []cpu.Term{{K: w[1], A: in[0].Buf, B: in[1].Buf}}, C: y.Buf}
+	p := cpu.Product{M: in[0].Elements() / w[1], N: w[0], TransB: true, Dots: op.Dots,
+		Terms: []cpu.Term{{K: w[1], A: in[0].Buf, B: in[1].Buf}}, C: y.Buf}
 	if len(in) == 3 {
 		p.Bias = in[2].Buf
 	}
@@ -176,7 +177,8 @@ func (op InputGrad) Infer(in []spec.Operand) ([]spec.Operand, error) {
 func (InputGrad) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	dy, w := in[0], in[1]
 	rows, size := dy.Elements()/w.Shape[0], w.Shape[0]
-	bindProducts(k, dy, cpu.Product{M: rows, N: w.Shape[1], Terms: []cpu.Term{{K: size, A: dy.Buf, B: w.Buf}}, C: out[0].Buf})
+	bindProducts(k, dy, cpu.Product{M: rows, N: w.Shape[1], Terms: []cpu.Term{{K: size, A: dy.Buf, B: w.Buf}},
+		C: out[0].Buf})
 }
 
 // WeightGrad is the Spec of the gradient of Linear with respect to w: x, dy -> dw [out,in] = dyᵀ·x, where x and dy are
@@ -209,7 +211,8 @@ func (WeightGrad) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 // weightProduct returns the product dw = dyᵀ·x.
 func weightProduct(x, dy, dw spec.Arg) cpu.Product {
 	out, in := dw.Shape[0], dw.Shape[1]
-	return cpu.Product{M: out, N: in, TransA: true, Terms: []cpu.Term{{K: x.Elements() / in, A: dy.Buf, B: x.Buf}}, C: dw.Buf}
+	return cpu.Product{M: out, N: in, TransA: true, Terms: []cpu.Term{{K: x.Elements() / in, A: dy.Buf, B: x.Buf}},
+		C: dw.Buf}
 }
 
 // BiasGrad is the Spec of the gradient of Linear with respect to the bias: dy -> db [out], the sum of dy's rows.
@@ -231,7 +234,8 @@ func (op BiasGrad) Infer(in []spec.Operand) ([]spec.Operand, error) {
 
 func (op BiasGrad) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	rows := in[0].Elements() / op.Out
-	spec.ByType(in[0].Dtype, spec.BindColumnSums[float32], spec.BindColumnSums[float64])(k, in[0].Buf, rows, op.Out, out[0].Buf)
+	spec.ByType(in[0].Dtype, spec.BindColumnSums[float32], spec.BindColumnSums[float64])(k, in[0].Buf, rows, op.Out,
+		out[0].Buf)
 }
 
 // LinearAdd is the Spec of a Linear layer without a bias whose result is added to a residual: x, w, residual -> y =

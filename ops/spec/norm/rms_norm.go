@@ -106,7 +106,8 @@ type RMSNormGradAdd struct {
 func (RMSNormGradAdd) Name() string { return "gradient of rms norm with add" }
 
 func (op RMSNormGradAdd) Infer(in []spec.Operand) ([]spec.Operand, error) {
-	return spec.InferWithMore(RMSNorm(op), 2, in, spec.LikeOutput{Name: "dy", Output: 0}, spec.LikeOutput{Name: "residual", Output: 0})
+	return spec.InferWithMore(RMSNorm(op), 2, in, spec.LikeOutput{Name: "dy", Output: 0},
+		spec.LikeOutput{Name: "residual", Output: 0})
 }
 
 func (op RMSNormGradAdd) Bind(k *cpu.Kernel, in, out []spec.Arg) {

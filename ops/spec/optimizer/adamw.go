@@ -83,7 +83,8 @@ func (h Hyper) Write(hyper []float64) {
 	}
 	copy(hyper, []float64{
 		hyperLR: h.LR, hyperBeta1: h.Beta1, hyperBeta2: h.Beta2, hyperEps: h.Eps, hyperDecay: h.Decay, hyperClip: h.Clip,
-		hyperC1: 1 / (1 - math.Pow(h.Beta1, t)), hyperC2: 1 / (1 - math.Pow(h.Beta2, t)), hyperUnscale: unscale, hyperMomentum: h.Momentum,
+		hyperC1: 1 / (1 - math.Pow(h.Beta1, t)), hyperC2: 1 / (1 - math.Pow(h.Beta2, t)), hyperUnscale: unscale,
+		hyperMomentum: h.Momentum,
 	})
 }
 

@@ -38,7 +38,8 @@ func newAdamW[T cpu.Float](t testing.TB, s optimizer.Update, workers int, shapes
 	if unsafe.Sizeof(T(0)) == 8 {
 		dt = tensor.Float64
 	}
-	in := []spec.Arg{{Operand: spec.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{optimizer.HyperLen}}, Buf: cpu.NewBuf(a.hyper)}}
+	in := []spec.Arg{{Operand: spec.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{optimizer.HyperLen}},
+		Buf: cpu.NewBuf(a.hyper)}}
 	for i, shape := range shapes {
 		for j := range 4 {
 			if j == 3 && s.MuonMask != "" && s.MuonMask[i] == '1' {
@@ -135,7 +136,8 @@ func TestAdamWScale(t *testing.T) {
 		a := newAdamW[float32](t, optimizer.Update{DecayMask: "10"}, 2, []int{30, 50}, []int{7})
 		for step := 1; step <= 3; step++ {
 			a.fill(1, uint64(step), max(1, scale))
-			a.step(t, optimizer.Hyper{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Scale: scale, Step: step})
+			a.step(t, optimizer.Hyper{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Scale: scale,
+				Step: step})
 		}
 		if want == nil {
 			want = a

@@ -64,7 +64,8 @@ func (m *muonMatrix) squareElements() int { return m.side() * m.side() }
 // gramProduct returns the product gram = u*uᵀ or uᵀ*u.
 func (m *muonMatrix) gramProduct() cpu.Product {
 	s, wide := m.side(), m.rows <= m.cols
-	return cpu.Product{M: s, N: s, TransA: !wide, TransB: wide, C: m.gram, Terms: []cpu.Term{{K: max(m.rows, m.cols), A: m.u, B: m.u}}}
+	return cpu.Product{M: s, N: s, TransA: !wide, TransB: wide, C: m.gram,
+		Terms: []cpu.Term{{K: max(m.rows, m.cols), A: m.u, B: m.u}}}
 }
 
 // sideProduct returns the product c = a*b of matrices [s,s].
@@ -95,7 +96,8 @@ func bindMuon[T cpu.Float](k *cpu.Kernel, op Update, numbers stepNumbers, tensor
 		}
 		group := &groups[len(groups)-1]
 		*group = append(*group, muonMatrix{
-			rows: t.Weight.Shape[0], cols: t.Weight.Shape[1], weight: t.Weight.Buf, grad: t.Grad.Buf, m: t.M.Buf, decay: decay == '1',
+			rows: t.Weight.Shape[0], cols: t.Weight.Shape[1], weight: t.Weight.Buf, grad: t.Grad.Buf, m: t.M.Buf,
+			decay: decay == '1',
 		})
 	}
 	var work []muonWork

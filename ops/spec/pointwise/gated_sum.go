@@ -108,13 +108,15 @@ func (op GatedSumGrad) Infer(in []spec.Operand) ([]spec.Operand, error) {
 
 func (op GatedSumGrad) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	n, gates := len(in)-1, GatedSum{op.Sigmoid}.bindActivation(k, in[0])
-	spec.ByType(in[0].Dtype, bindGatedSumGrad[float32], bindGatedSumGrad[float64])(k, gates, in[1:n], in[n], out[0], out[1:n], out[n:])
+	spec.ByType(in[0].Dtype, bindGatedSumGrad[float32], bindGatedSumGrad[float64])(k, gates, in[1:n], in[n], out[0],
+		out[1:n], out[n:])
 	if op.Sigmoid {
 		SigmoidGrad{}.Bind(k, []spec.Arg{gates, out[0]}, out[:1])
 	}
 }
 
-func bindGatedSumGrad[T cpu.Float](k *cpu.Kernel, gates spec.Arg, branches []spec.Arg, dy, dgates spec.Arg, dbranches, deltas []spec.Arg) {
+func bindGatedSumGrad[T cpu.Float](k *cpu.Kernel, gates spec.Arg, branches []spec.Arg, dy, dgates spec.Arg, dbranches,
+	deltas []spec.Arg) {
 	n, s, h, dv := len(branches), dy.Shape[1], dy.Shape[2], dy.Last()
 	spec.BindRows(k, dy.Elements()/dv, dv, func(lo, hi int) {
 		for i := lo; i < hi; i++ {

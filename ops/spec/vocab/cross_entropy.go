@@ -20,7 +20,8 @@ func (CrossEntropy) Name() string       { return "cross entropy" }
 func (CrossEntropy) InputNames() string { return "logits targets" }
 
 func (CrossEntropy) Infer(in []spec.Operand) ([]spec.Operand, error) {
-	if err := spec.WantInputs(in, spec.FloatInput("logits", 0).OrMore(), spec.IndexInput("targets", 0).OrMore()); err != nil {
+	if err := spec.WantInputs(in, spec.FloatInput("logits", 0).OrMore(), spec.IndexInput("targets",
+		0).OrMore()); err != nil {
 		return nil, err
 	}
 	s := in[0].Shape
@@ -28,7 +29,8 @@ func (CrossEntropy) Infer(in []spec.Operand) ([]spec.Operand, error) {
 		return nil, fmt.Errorf("logits has rank %d %v, want rank 2 or 3", n, s)
 	}
 	rows := s[:s.Dims()-1].Clone()
-	return []spec.Operand{{Dtype: in[0].Dtype, Shape: tensor.Shape{}}, {Dtype: in[0].Dtype, Shape: rows}}, spec.WantShape("targets", in[1].Shape, rows...)
+	return []spec.Operand{{Dtype: in[0].Dtype, Shape: tensor.Shape{}}, {Dtype: in[0].Dtype, Shape: rows}},
+		spec.WantShape("targets", in[1].Shape, rows...)
 }
 
 func (CrossEntropy) Bind(k *cpu.Kernel, in, out []spec.Arg) {
@@ -98,7 +100,8 @@ type CrossEntropyGrad struct{}
 func (CrossEntropyGrad) Name() string { return "gradient of cross entropy" }
 
 func (CrossEntropyGrad) Infer(in []spec.Operand) ([]spec.Operand, error) {
-	in, err := spec.InferWithMore(CrossEntropy{}, 2, in, spec.LikeOutput{Name: "lse", Output: 1}, spec.LikeOutput{Name: "dloss", Output: 0})
+	in, err := spec.InferWithMore(CrossEntropy{}, 2, in, spec.LikeOutput{Name: "lse", Output: 1},
+		spec.LikeOutput{Name: "dloss", Output: 0})
 	if err != nil {
 		return nil, err
 	}

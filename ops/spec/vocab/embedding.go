@@ -58,11 +58,13 @@ type EmbeddingGrad struct {
 func (EmbeddingGrad) Name() string { return "gradient of embedding" }
 
 func (op EmbeddingGrad) Infer(in []spec.Operand) ([]spec.Operand, error) {
-	if err := cmp.Or(spec.WantInputs(in, spec.IndexInput("ids", 2), spec.FloatInput("dy", 3)), spec.WantPositive("vocabulary V", op.Vocab)); err != nil {
+	if err := cmp.Or(spec.WantInputs(in, spec.IndexInput("ids", 2), spec.FloatInput("dy", 3)),
+		spec.WantPositive("vocabulary V", op.Vocab)); err != nil {
 		return nil, err
 	}
 	ids, dy := in[0].Shape, in[1].Shape
-	return []spec.Operand{{Dtype: in[1].Dtype, Shape: tensor.Shape{op.Vocab, dy[2]}}}, spec.WantShape("dy", dy, ids[0], ids[1], dy[2])
+	return []spec.Operand{{Dtype: in[1].Dtype, Shape: tensor.Shape{op.Vocab, dy[2]}}},
+		spec.WantShape("dy", dy, ids[0], ids[1], dy[2])
 }
 
 func (op EmbeddingGrad) Bind(k *cpu.Kernel, in, out []spec.Arg) {

@@ -135,7 +135,8 @@ var queueCalls = map[string]handler{
 		}
 		return e.problem
 	}),
-	"EventQuery": on(0, func(d *Driver, e *event, _ []uintptr) driver.Result { // each query runs an op, so that polling comes to an end
+	// each query runs an op, so that polling comes to an end
+	"EventQuery": on(0, func(d *Driver, e *event, _ []uintptr) driver.Result {
 		if e.ended < e.recorded && len(e.stream.queue) > 0 {
 			d.step(e.stream)
 			return driver.NotReady
