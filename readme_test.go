@@ -12,19 +12,26 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestReadmeSnippetsAreExamples: each Go block of the README is a part of an example that go test compiles.
-func TestReadmeSnippetsAreExamples(t *testing.T) {
-	var examples strings.Builder
-	for _, path := range []string{"graph/nn/example_test.go", "ops/example_test.go", "cuda/example_test.go"} {
-		text := testutil.Must(os.ReadFile(path))(t)
-		examples.WriteString(strings.ReplaceAll(string(text), "\n\t", "\n"))
+// TestReadmeProgramsAreExamples: each Go block of the README is a whole program, the file of an example that go test compiles and runs.
+func TestReadmeProgramsAreExamples(t *testing.T) {
+	var programs []string
+	for _, path := range []string{"ops/example_sliding_window_test.go", "cuda/example_select_test.go"} {
+		text := string(testutil.Must(os.ReadFile(path))(t))
+		for _, change := range [][2]string{
+			{`^package \w+`, "package main"}, {`(?m)(^//.*\n)*^func Example\w*\(`, "func main("}, {`(?m)^\t// Output:.*\n`, ""},
+		} {
+			changed := regexp.MustCompile(change[0]).ReplaceAllString(text, change[1])
+			require.NotEqual(t, text, changed, "%s has no %s", path, change[0])
+			text = changed
+		}
+		programs = append(programs, text)
 	}
 	readme := testutil.Must(os.ReadFile("README.md"))(t)
-	snippets := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllSubmatch(readme, -1)
-	require.NotEmpty(t, snippets)
-	for _, s := range snippets {
-		require.Contains(t, examples.String(), string(s[1]))
+	var snippets []string
+	for _, s := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllSubmatch(readme, -1) {
+		snippets = append(snippets, string(s[1]))
 	}
+	require.Equal(t, programs, snippets)
 }
 
 // TestDocumentsNameFilesThatExist: links, and file names in backquotes, which may be the end of a path.
