@@ -34,7 +34,7 @@ func TestReadmeProgramsAreExamples(t *testing.T) {
 	require.Equal(t, programs, snippets)
 }
 
-// TestDocumentsNameFilesThatExist: links, and file names in backquotes, which may be the end of a path.
+// TestDocumentsNameFilesThatExist: links with their headings, and file names in backquotes, which may be the end of a path.
 func TestDocumentsNameFilesThatExist(t *testing.T) {
 	var paths strings.Builder
 	require.NoError(t, filepath.WalkDir(".", func(path string, _ os.DirEntry, err error) error {
@@ -44,11 +44,28 @@ func TestDocumentsNameFilesThatExist(t *testing.T) {
 	docs := testutil.Must(filepath.Glob("docs/*.md"))(t)
 	for _, doc := range append(docs, "README.md", "CONTRIBUTING.md", "CHANGELOG.md") {
 		text := testutil.Must(os.ReadFile(doc))(t)
-		for _, link := range regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`).FindAllSubmatch(text, -1) {
-			require.FileExists(t, filepath.Join(filepath.Dir(doc), string(link[1])), doc)
+		for _, link := range regexp.MustCompile(`\]\(([^)#:]*)(#[^)]*)?\)`).FindAllSubmatch(text, -1) {
+			to := doc
+			if len(link[1]) > 0 {
+				to = filepath.Join(filepath.Dir(doc), string(link[1]))
+			}
+			require.FileExists(t, to, doc)
+			if len(link[2]) > 0 {
+				require.Contains(t, headings(t, to), string(link[2]), "%s links to %s", doc, to)
+			}
 		}
 		for _, name := range regexp.MustCompile("`([a-z][\\w/]*\\.(go|cuh?|h|sh))`").FindAllSubmatch(text, -1) {
-			require.Contains(t, paths.String(), "/"+string(name[1])+"\n", doc)
+			require.True(t, strings.Contains(paths.String(), "/"+string(name[1])+"\n"), "%s names %s", doc, name[1])
 		}
 	}
+}
+
+// headings returns the anchors of the headings of a document, as GitHub makes them.
+func headings(t *testing.T, path string) (anchors []string) {
+	text := testutil.Must(os.ReadFile(path))(t)
+	for _, h := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllSubmatch(text, -1) {
+		plain := regexp.MustCompile(`[^\w\- ]`).ReplaceAllString(strings.ToLower(string(h[1])), "")
+		anchors = append(anchors, "#"+strings.ReplaceAll(plain, " ", "-"))
+	}
+	return anchors
 }
