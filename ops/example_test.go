@@ -1,7 +1,6 @@
 package ops_test
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -10,41 +9,13 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
-	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
-
-var check = testutil.Check
 
 // input adds a float32 input of normal random values to g.
 func input(g *G.ExprGraph, name string, shape ...int) *G.Node {
 	return G.NewTensor(g, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName(name),
 		G.WithInit(G.Gaussian(0, 1)))
-}
-
-// Window attention in a graph of stock ops, with gradients, on either machine.
-func ExampleSlidingWindow() {
-	g := G.NewGraph()
-	q := input(g, "q", 1, 128, 4, 16) // [B,S,Hq,D]
-	k := input(g, "k", 1, 128, 2, 16) // [B,S,Hkv,D]
-	v := input(g, "v", 1, 128, 2, 16) // [B,S,Hkv,Dv]
-
-	o := G.Must(ops.SlidingWindow(q, k, v, 32)) // [B,S,Hq,Dv]
-	loss := G.Must(G.Mean(G.Must(G.Square(o)))) // stock ops
-	grads, err := G.Grad(loss, q, k, v)         // Gorgonia's own, or graph.Grad
-	check(err)
-
-	tape := G.NewTapeMachine(g) // Gorgonia's own
-	check(tape.RunAll())
-	onTape := loss.Value().Data()
-
-	m, err := graph.NewMachine(g) // planned: faster, less memory
-	check(err)
-	check(m.RunAll())
-	fmt.Println("same loss:", loss.Value().Data() == onTape, "dq:", grads[0].Value().Shape())
-	check(errors.Join(tape.Close(), m.Close()))
-	// Output: same loss: true dq: (1, 128, 4, 16)
 }
 
 // Two documents of 40 and 24 tokens in one row: neither sees the other, and the machine takes new boundaries as they
@@ -86,7 +57,7 @@ func ExampleGatedSum() {
 
 	kc, vc := G.Must(ops.CompressMean(k, p)), G.Must(ops.CompressMean(v, p)) // [B,Nc,Hkv,D]
 	compressed := G.Must(ops.CompressedAttention(q, kc, vc, p))
-	blocks := G.Must(ops.SelectBlocks(q, kc, G.Must(attention.LSE(compressed)), p)) // [B,S,Hkv,n], -1 for none
+	blocks := G.Must(ops.SelectBlocks(q, kc, G.Must(ops.LSE(compressed)), p)) // [B,S,Hkv,n], -1 for none
 	selected := G.Must(ops.SelectedAttention(q, k, v, blocks, p.SelectBlock))
 	window := G.Must(ops.SlidingWindow(q, k, v, p.Window))
 	o := G.Must(ops.GatedSum(gates, compressed, selected, window))

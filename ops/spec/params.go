@@ -45,10 +45,10 @@ func FreeBlocksOf(own int) int { return max(0, own-ForcedBlocks+1) }
 func (p Params) SelectsByScore(own int) bool { return own >= p.TopN }
 
 // Validate returns an error that names the sizes that do not fit each other.
-func (p Params) Validate() error { return fault.In("ops", "", p.Check()) }
+func (p Params) Validate() error { return fault.In("ops", "", CheckParams(p)) }
 
-// Check is Validate without the name of this package in its error.
-func (p Params) Check() error {
+// CheckParams is Validate without the name of this package in its error.
+func CheckParams(p Params) error {
 	err := cmp.Or(CheckBlocks(p.BlockLen, p.Stride),
 		wantSize("SelectBlock", "selection block l'", p.SelectBlock), wantSize("TopN", "top n", p.TopN),
 		wantSize("Window", "window w", p.Window))

@@ -31,7 +31,7 @@ func (op SelectBlocks) FLOPs(in []spec.Operand) float64 {
 
 func (op SelectBlocks) Infer(in []spec.Operand) ([]spec.Operand, error) {
 	in, table := spec.SplitTable(in, 3)
-	if err := cmp.Or(op.Params.Check(), spec.WantInputs(in, spec.FloatInput("q", 4), spec.FloatInput("kc", 4),
+	if err := cmp.Or(spec.CheckParams(op.Params), spec.WantInputs(in, spec.FloatInput("q", 4), spec.FloatInput("kc", 4),
 		spec.FloatInput("lse", 3))); err != nil {
 		return nil, err
 	}

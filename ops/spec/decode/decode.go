@@ -96,7 +96,7 @@ func (op Step) CheckedInput() int { return op.Inputs().PageTable }
 
 func (op Step) Infer(in []spec.Operand) ([]spec.Operand, error) {
 	c := op.Cache
-	if err := cmp.Or(c.Check(), spec.WantPositiveFloat("base", op.Base)); err != nil {
+	if err := cmp.Or(c.check(), spec.WantPositiveFloat("base", op.Base)); err != nil {
 		return nil, err
 	}
 	switch {

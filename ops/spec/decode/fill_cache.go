@@ -48,7 +48,7 @@ func (op FillCache) names() (names []string) {
 
 func (op FillCache) Infer(in []spec.Operand) ([]spec.Operand, error) {
 	c, at, names := op.Cache, op.cacheInput(), op.names()
-	if err := c.Check(); err != nil {
+	if err := c.check(); err != nil {
 		return nil, err
 	}
 	var want []spec.InputRule

@@ -79,10 +79,10 @@ func (c KVCache) inputNames(b Branch) (k, v string) {
 const maxCache = 1 << 40
 
 // Validate returns an error that names the sizes that are wrong or do not fit each other.
-func (c KVCache) Validate() error { return fault.In("ops", "", c.Check()) }
+func (c KVCache) Validate() error { return fault.In("ops", "", c.check()) }
 
-// Check is Validate without the name of this package in its error.
-func (c KVCache) Check() error {
+// check is Validate without the name of this package in its error.
+func (c KVCache) check() error {
 	err := cmp.Or(spec.WantPositive("kv heads", c.KVHeads), spec.WantPositive("key dim D", c.KeyDim),
 		spec.WantPositive("value dim Dv", c.ValueDim),
 		spec.WantPositive("slots", c.Slots), spec.WantPositive("pages", c.Pages), spec.WantPositive("page length", c.PageLen))
@@ -92,7 +92,7 @@ func (c KVCache) Check() error {
 	if err != nil || c.Dense() {
 		return cmp.Or(err, c.checkElements())
 	}
-	if err := c.Params.Check(); err != nil {
+	if err := spec.CheckParams(c.Params); err != nil {
 		return err
 	}
 	if c.Without >= 1<<NumBranches {
