@@ -1,0 +1,25 @@
+package linear_test
+
+import (
+	"fmt"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
+)
+
+var check = testutil.Check
+
+func operand(shape ...int) spec.Operand {
+	return spec.Operand{Dtype: tensor.Float32, Shape: shape}
+}
+
+// The output of a projection into 4 heads.
+func ExampleLinear() {
+	out, err := linear.Linear{Heads: 4}.Infer([]spec.Operand{operand(1, 64, 32), operand(128, 32)})
+	check(err)
+	fmt.Println(out[0])
+	// Output: float32 (1, 64, 4, 32)
+}

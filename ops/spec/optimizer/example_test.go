@@ -1,0 +1,29 @@
+package optimizer_test
+
+import (
+	"fmt"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
+)
+
+var check = testutil.Check
+
+func operand(shape ...int) spec.Operand {
+	return spec.Operand{Dtype: tensor.Float32, Shape: shape}
+}
+
+// The numbers of the first step of Adam without decay.
+func ExampleHyper() {
+	hyper := make([]float64, optimizer.HyperLen)
+	optimizer.Hyper{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Step: 1}.Write(hyper)
+	weight := operand(32, 16)
+	in := []spec.Operand{{Dtype: tensor.Float64, Shape: tensor.Shape{optimizer.HyperLen}}, weight, weight, weight, weight}
+	out, err := optimizer.Update{DecayMask: "1"}.Infer(in)
+	check(err)
+	fmt.Println("learning rate", hyper[0], "norm:", out[0])
+	// Output: learning rate 0.001 norm: float64 (1)
+}
