@@ -29,6 +29,10 @@ type options struct {
 	sums               G.Nodes // inputs whose derivatives are summed, nil for all
 	recompute          bool
 	boundaries         G.Nodes // of WithRecompute
+
+	optimizer          Optimizer
+	hasOptimizer       bool // WithOptimizer
+	weights, gradients G.Nodes
 }
 
 // WithLogger makes the machine log to l: its plan at level Info, refused implementations at Warn, and the steps of each

@@ -128,7 +128,6 @@ func TestAdamWOptions(t *testing.T) {
 		require.ErrorContains(t, testutil.Err(NewAdamW(o)), message)
 	}
 	require.ErrorContains(t, testutil.Err(NewAdamW(nil)), "nil option")
-	require.ErrorContains(t, testutil.Err(NewAdamW(WithMachine(nil))), "WithMachine is nil")
 	s := newAdamW(t, WithLR(0.5))
 	require.InDelta(t, 0.5, s.LR(), 0)
 	require.NoError(t, s.SetLR(0.25))
@@ -157,25 +156,25 @@ func TestAdamWRefuses(t *testing.T) {
 		{"no value", func(w []*weight) { w[1].value = nil }, "optim: adamw: a.bias has no value"},
 		{"nil tensor", func(w []*weight) { w[1].value = (*tensor.Dense)(nil) }, "optim: adamw: a.bias has no value"},
 		{"no elements", func(w []*weight) { w[1].value = tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(0)) },
-			"a.bias: "},
+			"a.bias"},
 		{"nil tensor as gradient", func(w []*weight) { w[1].grad = (*tensor.Dense)(nil) }, "a.bias has no gradient"},
 		{"no gradient", func(w []*weight) { w[1].grad = nil }, "a.bias has no gradient"},
-		{"gradient's error", func(w []*weight) { w[1].err = none }, "a.bias: no gradient here"},
-		{"gradient's shape", func(w []*weight) { w[1].grad = w[2].grad }, "gradient of a.bias: "},
+		{"gradient's error", func(w []*weight) { w[1].err = none }, "no gradient here"},
+		{"gradient's shape", func(w []*weight) { w[1].grad = w[2].grad }, "gradient of a.bias"},
 		{"gradient's type", func(w []*weight) { w[1].grad = dense(tensor.Float32, make([]float64, 150), 150) },
-			"gradient of a.bias: "},
+			"gradient of a.bias"},
 		{"NaN", func(w []*weight) { w[1].grad.(*tensor.Dense).Float64s()[7] = math.NaN() },
 			"norm is NaN, from a.bias"},
 		{"infinity", func(w []*weight) { w[3].grad.(*tensor.Dense).Float64s()[0] = math.Inf(-1) },
 			"norm is +Inf, from b.weight"},
 		{"overflow", func(w []*weight) { w[3].grad.(*tensor.Dense).Float64s()[0] = 1e200 },
 			"sum of squares overflows"},
-		{"shape", func(w []*weight) { w[3].value = dense(tensor.Float64, make([]float64, 105), 105) }, "b.weight: "},
+		{"shape", func(w []*weight) { w[3].value = dense(tensor.Float64, make([]float64, 105), 105) }, "b.weight"},
 		{"transposed", func(w []*weight) {
 			d := dense(tensor.Float64, make([]float64, 105), 7, 5, 3)
 			require.NoError(t, d.T(2, 1, 0))
 			w[3].value = d
-		}, "b.weight: not contiguous"},
+		}, "b.weight"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			list := someWeights(tensor.Float64, 1, 1)
@@ -193,7 +192,8 @@ func TestAdamWRefuses(t *testing.T) {
 	require.ErrorContains(t, s.Step(nil), "no weights")
 	list := someWeights(tensor.Float64, 1, 1)
 	require.ErrorContains(t, s.Step(append(list, list[0])), "named a.weight")
-	require.ErrorContains(t, s.Step(append(list, &weight{name: "c", value: dense(tensor.Float32, []float64{1}, 1)})),
+	require.ErrorContains(t, s.Step(append(list, &weight{name: "c", value: dense(tensor.Float32, []float64{1}, 1),
+		grad: dense(tensor.Float32, []float64{1}, 1)})),
 		"c is float32")
 	require.ErrorContains(t, s.Step([]G.ValueGrad{&weight{name: "c"}}), "c has no value")
 	require.ErrorContains(t, s.Step([]G.ValueGrad{&weight{name: "c", value: (*tensor.Dense)(nil)}}), "c has no value")
@@ -207,8 +207,6 @@ func TestAdamWRefuses(t *testing.T) {
 		"d has no gradient")
 	require.NoError(t, s.Step(list), "those of the step that failed are not the weights")
 	before := testutil.Floats(t, list[0].Value().Data())
-	require.ErrorContains(t, s.Launch(), "launch without")
-	require.ErrorContains(t, s.End(list), "end without")
 	require.Equal(t, before, testutil.Floats(t, list[0].Value().Data()))
 	require.Equal(t, 1, s.Steps())
 	require.ErrorContains(t, s.Step(list[:3]), "3 weights")
@@ -218,7 +216,6 @@ func TestAdamWRefuses(t *testing.T) {
 	require.ErrorIs(t, s.Step(list), errClosed)
 	require.ErrorIs(t, testutil.Err(s.State()), errClosed)
 	require.ErrorIs(t, testutil.Err(s.Norm()), errClosed)
-	require.ErrorContains(t, s.Launch(), "launch without")
 	require.ErrorIs(t, s.SetState(safetensors.File{}), errClosed)
 	require.ErrorContains(t, new(AdamW).Step(list), "NewAdamW")
 
@@ -258,7 +255,7 @@ func TestAdamWSharedMemory(t *testing.T) {
 	}
 }
 
-// TestStepsOnGorgoniasMachines trains the same weights on a Machine, there also by RunAndStep, and on two TapeMachines;
+// TestStepsOnGorgoniasMachines trains the same weights on a Machine, there also by Machine.Step, and on two TapeMachines;
 // one of these adds up gradients.
 func TestStepsOnGorgoniasMachines(t *testing.T) {
 	for _, c := range []struct {
@@ -274,18 +271,16 @@ func TestStepsOnGorgoniasMachines(t *testing.T) {
 			cost := G.Must(G.Sum(G.Must(G.Square(G.Must(G.Square(G.Must(G.HadamardProd(x, w))))))))
 			testutil.Must(graph.Grad(cost, x, w))(t)
 			wrt := G.Nodes{x, w}
-			vm := newVM(g, wrt)
-			defer vm.Close()
-			opts := []AdamWOption{WithLR(0.1), WithMuon(c.muon)}
-			m, _ := vm.(*graph.Machine)
-			if atOnce {
-				opts = append(opts, WithMachine(m))
-			}
-			s := testutil.Must(NewAdamW(opts...))(t)
+			s := testutil.Must(NewAdamW(WithLR(0.1), WithMuon(c.muon)))(t)
 			defer s.Close()
+			vm := newVM(g, wrt)
+			if atOnce {
+				vm = testutil.Must(graph.NewMachine(g, graph.WithOptimizer(s, wrt...)))(t)
+			}
+			defer vm.Close()
 			for range 4 {
-				if atOnce {
-					require.NoError(t, m.RunAndStep(s, G.NodesToValueGrads(wrt)))
+				if m, ok := vm.(*graph.Machine); ok && atOnce {
+					require.NoError(t, m.Step())
 					continue
 				}
 				require.NoError(t, vm.RunAll())
