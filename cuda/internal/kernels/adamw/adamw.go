@@ -12,11 +12,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
 )
 
-// Entries returns the entry of the step.
+// Entries returns the entries of the update's ops.
 func Entries() []kernels.Entry {
-	return kernels.Entries(kernels.EntryFor[optimizer.Update]{
-		Storage: ".*>.", Build: step, Products: func(_ *kernels.Builder, op optimizer.Update) bool { return op.MuonMask != "" },
-	})
+	return kernels.Entries(
+		kernels.EntryFor[optimizer.GradNorm]{Storage: ".*>.", Build: gradNorm},
+		kernels.EntryFor[optimizer.AdamW]{Storage: ".*>.*", Build: adamW},
+		kernels.EntryFor[optimizer.Muon]{Storage: ".*>.*", Build: muon, Products: kernels.Always[optimizer.Muon]},
+	)
 }
 
 // The structs of adamw.cu.
@@ -43,45 +45,42 @@ type (
 // runLen is the length of a run.
 const runLen = 1 << 14
 
-// step adds hyper [10], and weight, grad, m, v and an optional copy of each tensor -> norm [1], the norm of all gradients. If it is
-// finite, weights, moments and copies are updated in place.
-func step(b *kernels.Builder, op optimizer.Update) error {
-	hyper, inputs := optimizer.Split(op, b.In)
-	norm := b.Out[0]
+// gradNorm adds hyper [10], gradients -> norm [1] of all gradients.
+func gradNorm(b *kernels.Builder, _ optimizer.GradNorm) error {
+	hyper, norm := b.In[0], b.Out[0]
 	if hyper.Dtype != tensor.Float64 || norm.Dtype != tensor.Float64 {
 		return graph.Refuse(graph.ReasonType, "hyper is %v, norm %v, want float64", hyper.Dtype, norm.Dtype)
 	}
 	var tensors []adamWTensor
-	var runs, updates []adamWRun     // of all tensors, of those without Muon
-	byShape := map[muonShape][]int{} // indices of the tensors with Muon
-	for i, decay := range op.DecayMask {
-		t, err := tensorOf(b, inputs[i])
-		if err != nil {
-			return err
-		}
-		if decay == '1' {
-			t.decay = 1
-		}
-		tensors = append(tensors, t)
-		runs = append(runs, runsOf(i, t.n)...)
-		if op.MuonMask != "" && op.MuonMask[i] == '1' {
-			shape := muonShape{inputs[i].Weight.Dim(0), inputs[i].Weight.Dim(1)}
-			byShape[shape] = append(byShape[shape], i)
-		} else {
-			updates = append(updates, runsOf(i, t.n)...)
-		}
+	var runs []adamWRun
+	for i, g := range b.In[1:] {
+		tensors = append(tensors, adamWTensor{grad: g.Ref, n: g.N(), gradType: int32(b.TypeOf(g))})
+		runs = append(runs, runsOf(i, g.N())...)
 	}
-	p := &adamWParams{
-		tensors: b.Array(tensors), runs: b.Array(runs), updates: b.Array(updates), hyper: hyper.Ref, norm: norm.Ref,
-		count: int64(len(runs)), updateCount: int64(len(updates)),
-	}
+	p := &adamWParams{tensors: b.Array(tensors), runs: b.Array(runs), hyper: hyper.Ref, norm: norm.Ref, count: int64(len(runs))}
 	p.squares = b.Work(8 * p.count)
 	b.Launch("nsa_adamw_squares_f32", runGrid(runs), kernels.Threads(), 0, p)
 	b.Launch("nsa_adamw_norm_f64", kernels.Line(1), kernels.Line(1024), 0, p)
-	if len(updates) > 0 {
-		b.Launch("nsa_adamw_update_f32", runGrid(updates), kernels.Threads(), 0, p)
+	return nil
+}
+
+// adamW adds hyper [10], norm [1], and weight, grad, m, v and an optional copy of each tensor -> m, v and copy. If the norm
+// is finite, weights, moments and copies are updated in place.
+func adamW(b *kernels.Builder, op optimizer.AdamW) error {
+	hyper, norm, inputs := optimizer.SplitAdamW(op, b.In)
+	var tensors []adamWTensor
+	var runs []adamWRun
+	for i, x := range inputs {
+		t, err := tensorOf(b, x.Weight, x.Grad, x.Copy, op.Decay[i], x.M, x.V)
+		if err != nil {
+			return err
+		}
+		t.v = x.V.Ref
+		tensors, runs = append(tensors, t), append(runs, runsOf(i, t.n)...)
 	}
-	muon(b, byShape, tensors, p)
+	b.Launch("nsa_adamw_update_f32", runGrid(runs), kernels.Threads(), 0, &adamWParams{
+		tensors: b.Array(tensors), updates: b.Array(runs), hyper: hyper.Ref, norm: norm.Ref, updateCount: int64(len(runs)),
+	})
 	return nil
 }
 
@@ -96,19 +95,22 @@ func runsOf(tensor int, n int64) (runs []adamWRun) {
 // runGrid is a grid with a block for each run.
 func runGrid(runs []adamWRun) kernels.Dim { return kernels.Line(min(int64(len(runs)), math.MaxInt32)) }
 
-// tensorOf describes a tensor.
-func tensorOf(b *kernels.Builder, o optimizer.Tensor[kernels.Operand]) (t adamWTensor, err error) {
-	for _, x := range []kernels.Operand{o.Weight, o.M, o.V} {
+// tensorOf describes a tensor with its moments.
+func tensorOf(b *kernels.Builder, weight, grad, half kernels.Operand, decay byte, moments ...kernels.Operand) (t adamWTensor, err error) {
+	for _, x := range append(moments, weight) {
 		if x.Dtype != tensor.Float32 {
 			return t, graph.Refuse(graph.ReasonType, "a weight or moment is %v, want float32", x.Dtype)
 		}
 	}
-	t = adamWTensor{weight: o.Weight.Ref, grad: o.Grad.Ref, m: o.M.Ref, v: o.V.Ref, n: o.Weight.N(), gradType: int32(b.TypeOf(o.Grad))}
-	if o.Copy.Shape != nil {
-		if !spec.IsHalf(o.Copy.Dtype) {
-			return t, graph.Refuse(graph.ReasonType, "a copy is %v, want half precision", o.Copy.Dtype)
+	t = adamWTensor{weight: weight.Ref, grad: grad.Ref, m: moments[0].Ref, n: weight.N(), gradType: int32(b.TypeOf(grad))}
+	if decay == '1' {
+		t.decay = 1
+	}
+	if half.Shape != nil {
+		if !spec.IsHalf(half.Dtype) {
+			return t, graph.Refuse(graph.ReasonType, "a copy is %v, want half precision", half.Dtype)
 		}
-		t.half, t.halfType = o.Copy.Ref, int32(b.TypeOf(o.Copy))
+		t.half, t.halfType = half.Ref, int32(b.TypeOf(half))
 	}
 	return t, nil
 }

@@ -46,16 +46,23 @@ type muonWork struct {
 	norms                     kernels.Ref // float64 [count]
 }
 
-// muon adds the steps of Muon, after the launches of the norm of all gradients. tensorsByShape lists the indices of the
-// tensors.
-func muon(b *kernels.Builder, tensorsByShape map[muonShape][]int, tensors []adamWTensor, step *adamWParams) {
+// muon adds hyper [10], norm [1], and weight, grad, m and an optional copy of each matrix -> m and copy, in place.
+func muon(b *kernels.Builder, op optimizer.Muon) error {
+	hyper, norm, inputs := optimizer.SplitMuon(op, b.In)
+	var tensors []adamWTensor
+	tensorsByShape := map[muonShape][]int{} // indices of the tensors
+	for i, x := range inputs {
+		t, err := tensorOf(b, x.Weight, x.Grad, x.Copy, op.Decay[i], x.M)
+		if err != nil {
+			return err
+		}
+		shape := muonShape{x.Weight.Dim(0), x.Weight.Dim(1)}
+		tensors, tensorsByShape[shape] = append(tensors, t), append(tensorsByShape[shape], i)
+	}
 	var elements, squares, count int64
 	for s, list := range tensorsByShape {
 		n := int64(len(list))
 		elements, squares, count = max(elements, n*s.elements()), max(squares, n*s.side()*s.side()), max(count, n)
-	}
-	if count == 0 {
-		return
 	}
 	matrices := func(elements int64) kernels.Ref { return b.Work(4 * elements) }
 	w := muonWork{
@@ -75,11 +82,12 @@ func muon(b *kernels.Builder, tensorsByShape map[muonShape][]int, tensors []adam
 			})
 			runs = append(runs, runsOf(i, t.n)...)
 		}
-		p := &muonParams{tensors: b.Array(batch), runs: b.Array(runs), hyper: step.hyper, norm: step.norm, count: int64(len(runs))}
+		p := &muonParams{tensors: b.Array(batch), runs: b.Array(runs), hyper: hyper.Ref, norm: norm.Ref, count: int64(len(runs))}
 		b.Launch("nsa_muon_momentum_f32", runGrid(runs), kernels.Threads(), 0, p)
 		w.orthogonal(b, s, int64(len(batch)))
 		b.Launch("nsa_muon_update_f32", runGrid(runs), kernels.Threads(), 0, p)
 	}
+	return nil
 }
 
 // orthogonal adds the launches that compute update and norms from u, for count matrices. See optimizer.MuonPolynomials.
