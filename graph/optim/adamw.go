@@ -121,7 +121,8 @@ func (s *AdamW) Rule(name string, shape tensor.Shape) (muon, decay bool) {
 }
 
 // Attach implements graph.Optimizer. A solver has one machine.
-func (s *AdamW) Attach(state *graph.OptimizerState) error {
+func (s *AdamW) Attach(state *graph.OptimizerState) (err error) {
+	defer fault.Name(&err, "optim", "adamw")
 	switch {
 	case s.closed:
 		return errClosed
