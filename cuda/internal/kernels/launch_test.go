@@ -132,13 +132,14 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 			add(spec.Cast{To: half.Dtype}, graph.Call{In: []spec.Operand{wide}, Out: []spec.Operand{half}})
 			add(spec.Cast{To: wide.Dtype}, graph.Call{In: []spec.Operand{half}, Out: []spec.Operand{wide}})
 		}
-		adamW := []spec.Operand{operand(tensor.Float64, optimizer.HyperLen), wide, half, wide, wide}
+		hyper, norm := operand(tensor.Float64, optimizer.HyperLen), operand(tensor.Float64, 1)
+		add(optimizer.GradNorm{}, graph.Call{In: []spec.Operand{hyper, half, half}, Out: []spec.Operand{norm}})
+		adamW, moments := []spec.Operand{hyper, norm, wide, half, wide, wide}, []spec.Operand{wide, wide}
 		wide, half = operand(tensor.Float32, 7), operand(dtypes[s.Type], 7)
-		adamW = append(adamW, wide, half, wide, wide)
-		add(optimizer.Update{DecayMask: "10"}, graph.Call{In: adamW, Out: []spec.Operand{operand(tensor.Float64, 1)}})
+		adamW, moments = append(adamW, wide, half, wide, wide), append(moments, wide, wide)
+		add(optimizer.AdamW{Decay: "10"}, graph.Call{In: adamW, Out: moments})
 		matrix, gradient := operand(tensor.Float32, 7, 9), operand(dtypes[s.Type], 7, 9)
-		muon := []spec.Operand{operand(tensor.Float64, optimizer.HyperLen), matrix, gradient, matrix, operand(tensor.Float32)}
-		add(optimizer.Update{DecayMask: "1", MuonMask: "1"}, graph.Call{In: muon, Out: []spec.Operand{operand(tensor.Float64, 1)}})
+		add(optimizer.Muon{Decay: "1"}, graph.Call{In: []spec.Operand{hyper, norm, matrix, gradient, matrix}, Out: []spec.Operand{matrix}})
 		for _, n := range []int64{64, 3000} {
 			for trans := range 4 {
 				p := kernels.Product{Type: s.Type, Out: s.Type, M: n, N: n, K: 64, TransA: trans&1 != 0, TransB: trans&2 != 0}
@@ -273,7 +274,7 @@ func TestShapeRules(t *testing.T) {
 		"l and d":         {chosen(func(p *ops.Params) { p.BlockLen = 5 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "does not divide the block length"},
 		"l' and d":        {chosen(func(p *ops.Params) { p.SelectBlock = 3 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "does not divide the selection block"},
 		"top n":           {chosen(func(p *ops.Params) { p.TopN = 2 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "top n = 2"},
-		"no tensors":      {optimizer.Update{}, list{operand(tensor.Float64, optimizer.HyperLen)}, list{factor}, graph.ReasonShape, "0 tensors"},
+		"no tensors":      {optimizer.AdamW{}, list{operand(tensor.Float64, optimizer.HyperLen), factor}, list{}, graph.ReasonShape, "0 tensors"},
 	} {
 		_, err := planOf(h200, "", x.op, graph.Call{In: x.in, Out: x.out})
 		wantRefusal(t, name, err, x.reason)
