@@ -4,7 +4,9 @@ package compress
 import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/memory"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/pointwise"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/sums"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
 )
@@ -67,7 +69,7 @@ func meanGrad(b *kernels.Builder, op compress.MeanGrad) error {
 func launchMean(b *kernels.Builder, op string, tokens kernels.Operand, length, stride int) error {
 	p := blocksOf(tokens, length, stride)
 	if p.blocks == 0 {
-		return rows.Zeros(b)
+		return memory.Zeros(b)
 	}
 	p.launch(b, op, b.In[0].Ref, 0, b.Out[0].Ref, b.Out[0].N())
 	return nil
@@ -83,14 +85,14 @@ func mlp(b *kernels.Builder, op compress.MLP) error {
 	x, pe, w1, w2, y, hidden := b.In[0], b.In[1], b.In[2], b.In[3], b.Out[0], b.Out[1]
 	p := blocksOf(x, op.BlockLen, op.Stride)
 	if p.blocks == 0 {
-		return rows.Zeros(b)
+		return memory.Zeros(b)
 	}
 	n, width, cols, size := p.rows(), w1.Dim(0), p.len*p.dim, int64(b.Type.Bytes())
 	gathered, act := b.Work(n*cols*size), b.Work(n*width*size)
 
 	p.gather(b, x.Ref, pe.Ref, gathered)
 	matmul.Multiply(b, kernels.Product{Type: b.Type, Out: b.Type, M: n, N: width, K: cols, TransB: true}, gathered, w1.Ref, 0, hidden.Ref)
-	rows.SiLU(b, hidden.Ref, act, n*width)
+	pointwise.SiLU(b, hidden.Ref, act, n*width)
 	matmul.Multiply(b, kernels.Product{Type: b.Type, Out: b.Type, M: n, N: p.dim, K: width, TransB: true}, act, w2.Ref, 0, y.Ref)
 	return nil
 }
@@ -102,7 +104,7 @@ func mlpGrad(b *kernels.Builder, op compress.MLPGrad) error {
 	dx, dpe, dw1, dw2 := b.Out[0], b.Out[1], b.Out[2], b.Out[3]
 	p := blocksOf(x, op.BlockLen, op.Stride)
 	if p.blocks == 0 {
-		return rows.Zeros(b)
+		return memory.Zeros(b)
 	}
 	n, width, cols, size := p.rows(), w1.Dim(0), p.len*p.dim, int64(b.Type.Bytes())
 	gathered := b.Work(n * cols * size) // reused for their gradient
@@ -117,11 +119,11 @@ func mlpGrad(b *kernels.Builder, op compress.MLPGrad) error {
 		matmul.Multiply(b, m, x, y, 0, to)
 	}
 
-	rows.SiLU(b, hidden.Ref, act, n*width)
+	pointwise.SiLU(b, hidden.Ref, act, n*width)
 	multiply(b.TypeOf(dw2), kernels.Product{M: p.dim, N: width, K: n, TransA: true}, dyRef, act, dw2.Ref)
 	multiply(b.Type, kernels.Product{M: n, N: width, K: p.dim}, dyRef, w2.Ref, dact)
-	rows.SiLUGrad(b, hidden.Ref, dact, dhidden, n*width)
-	rows.ColumnSum(b, dhidden, sum, b.Type, n, width) // pe is added to every row, so its gradient is that of the sum of the rows
+	pointwise.SiLUGrad(b, hidden.Ref, dact, dhidden, n*width)
+	sums.ColumnSum(b, dhidden, sum, b.Type, n, width) // pe is added to every row, so its gradient is that of the sum of the rows
 	p.gather(b, x.Ref, pe.Ref, gathered)
 	multiply(b.TypeOf(dpe), kernels.Product{M: 1, N: cols, K: width}, sum, w1.Ref, dpe.Ref)
 	multiply(b.TypeOf(dw1), kernels.Product{M: width, N: cols, K: n, TransA: true}, dhidden, gathered, dw1.Ref)

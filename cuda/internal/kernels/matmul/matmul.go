@@ -1,11 +1,11 @@
-// Package matmul holds the kernels of matrix products, used without cuBLASLt, and the entries of the linear layer.
+// Package matmul holds the kernels of matrix products, used without cuBLASLt.
 package matmul
 
 import (
 	"math"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/sums"
 )
 
 // params is MatmulParams of matmul.cu.
@@ -83,7 +83,7 @@ func multiplyFloat(b *kernels.Builder, p kernels.Product, x, y, bias, c kernels.
 	grid := kernels.Dim{X: int(f.tiles), Y: int(f.splits), Z: int(min(p.Batch, math.MaxUint16))}
 	b.Launch(kernel, grid, kernels.Threads(), 0, &arg)
 	if f.splits > 1 {
-		rows.SumParts(b, rows.Parts{
+		sums.SumParts(b, sums.Parts{
 			Partial: arg.c, Bias: bias, Y: c, Count: f.splits, Cols: arg.strideSplit, BiasCols: p.N, Out: p.Out, BiasType: p.Type,
 		})
 	}

@@ -6,7 +6,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/memory"
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
@@ -123,7 +123,7 @@ func copyElements(b *kernels.Builder, from, to view) error {
 	p.x, p.y = from.ref, to.ref
 	switch {
 	case p.rank == 1 && p.xStrides[0] == 1 && p.yStrides[0] == 1:
-		rows.Copy(b, rows.Transfer{From: p.x, To: p.y, Bytes: 4 * p.n})
+		memory.Copy(b, memory.Transfer{From: p.x, To: p.y, Bytes: 4 * p.n})
 	case p.toTranspose():
 		tiles := kernels.CeilDiv(p.sizes[0], 32) * kernels.CeilDiv(p.sizes[1], 32) * (p.n / (p.sizes[0] * p.sizes[1]))
 		b.Launch("nsa_stock_transpose_f32", kernels.GridStride(tiles), kernels.Threads(), 0, &p)

@@ -6,7 +6,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/memory"
 )
 
 // copyToResult adds the copy of a view to the result. The view has the elements in the order of the result.
@@ -62,7 +62,7 @@ func sliceGrad(b *kernels.Builder, op SliceGrad) error {
 	if part.N() == 1 {
 		clear(from.strides) // one number, at each place
 	}
-	rows.Fill(b, y.Ref, y.N(), 32, 0)
+	memory.Fill(b, y.Ref, y.N(), 32, 0)
 	return copyElements(b, from, to)
 }
 

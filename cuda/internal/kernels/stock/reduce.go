@@ -7,7 +7,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/memory"
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
@@ -171,6 +171,6 @@ func size(b *kernels.Builder, op Size) error {
 	if y.N() != 1 {
 		return refuseShapes(b)
 	}
-	rows.Fill(b, y.Ref, 1, 32, math.Float32bits(float32(n)))
+	memory.Fill(b, y.Ref, 1, 32, math.Float32bits(float32(n)))
 	return nil
 }

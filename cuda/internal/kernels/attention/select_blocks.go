@@ -1,0 +1,280 @@
+package attention
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/memory"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
+)
+
+// selectEntries returns the entries of q, kc, lse -> idx.
+func selectEntries() []kernels.Entry {
+	type op = attention.SelectBlocks
+	return kernels.Entries(
+		kernels.EntryFor[op]{Name: wgmma, Storage: "hhfd>i", Build: ifPreferred(selectBlocksWGMMA)},
+		kernels.EntryFor[op]{Name: mma, Storage: "hhfd>i", Build: ifPreferred(selectBlocksMMA)},
+		kernels.EntryFor[op]{Storage: "ttfd>i", Build: selectBlocks},
+	)
+}
+
+// selectParams is SelectParams of select.cuh.
+type selectParams struct {
+	q, kc, lse, idx, documents kernels.Ref
+
+	n    sizes
+	span span
+
+	lStrides     int32 // l/d
+	blockStrides int32 // l'/d
+	size         int32 // l'
+	topN         int32
+	tokens, tile int32
+	// For mma and wgmma. room is the length of a query's list, and earliest the first query that selects by score.
+	ring, pitch, room, earliest int32
+}
+
+// selection is block selection: q [B,S,Hq,D], kc [B,Nc,Hkv,D] and the lse [B,Hq,S] float32 of the compressed attention over them
+// -> idx int32 [B,S,Hkv,topN], ascending, padded with -1.
+type selection struct {
+	problem
+	l, d, block, topN int64
+}
+
+// selectionOf returns the selection and the part of its argument that does not depend on tiles.
+func selectionOf(b *kernels.Builder, op attention.SelectBlocks) (selection, selectParams, error) {
+	q, kc, lse, idx := b.In[0], b.In[1], b.In[2], b.Out[0]
+	shape, err := problemOf(b, q, kc, kc)
+	a := selection{shape, int64(op.Params.BlockLen), int64(op.Params.Stride), int64(op.Params.SelectBlock), int64(op.Params.TopN)}
+	if err == nil && a.topN > math.MaxInt32 {
+		err = graph.Refuse(graph.ReasonSize, "top n is %d, want at most 2^31-1", a.topN)
+	}
+	if err != nil {
+		return a, selectParams{}, err
+	}
+	p := selectParams{
+		q: q.Ref, kc: kc.Ref, lse: lse.Ref, idx: idx.Ref, documents: b.Documents,
+		n:    a.sizes(),
+		span: shape.spanOf(op.Params.BlockLen, op.Params.Stride, math.MaxInt),
+		// lStrides is unused without a complete compression block, blockStrides with one selection block.
+		lStrides: 1, blockStrides: 1, size: int32(min(a.block, a.S)), topN: int32(a.topN),
+	}
+	p.n.dv = 1
+	if a.l <= a.S {
+		p.lStrides = int32(a.l / a.d)
+	}
+	if a.block <= a.S {
+		p.blockStrides = int32(a.block / a.d)
+	}
+	return a, p, nil
+}
+
+// withTile returns the argument for a tile. A thread block has as many queries as fill the rows of the tile, and holds the scores of the
+// selection blocks whose compression blocks fit one tile of columns.
+func (a selection) withTile(p selectParams, x tile) *selectParams {
+	p.tokens = int32(max(1, x.m/a.headsPerGroup()))
+	p.tile = int32(min(x.n, max(1, (x.n-int64(p.lStrides)+1)/int64(p.blockStrides))))
+	return &p
+}
+
+// grid is the number of thread blocks if each has so many queries of a group.
+func (a selection) grid(queries int64) int64 { return a.groups() * kernels.CeilDiv(a.S, queries) }
+
+// listFloats is the number of floats for the scores of a tile of n columns and for the lists of the best blocks.
+func (a selection) listFloats(p *selectParams, n int64) int64 {
+	tokens := int64(p.tokens)
+	return kernels.RoundUp(tokens*n, 4) + kernels.RoundUp(tokens*int64(p.tile), 4) + 2*kernels.RoundUp(tokens*a.blocksByScore(), 4)
+}
+
+// blocksByScore is the most blocks that a query selects by score, 0 if all queries get all their blocks.
+func (a selection) blocksByScore() int64 {
+	if (a.S-1)/a.block < a.topN {
+		return 0
+	}
+	return a.topN - spec.ForcedBlocks
+}
+
+// selectBlocks adds q, kc, lse -> idx for all types and sizes.
+func selectBlocks(b *kernels.Builder, op attention.SelectBlocks) error {
+	a, p, err := selectionOf(b, op)
+	if err != nil {
+		return err
+	}
+	size := launchSize{
+		func(x tile) int64 {
+			return 4 * (floats(x.m+x.n, a.D) + floats(x.m, x.n) + a.listFloats(a.withTile(p, x), x.n))
+		},
+		func(x tile) int64 { return a.grid(int64(a.withTile(p, x).tokens)) },
+	}
+	x, err := a.chooseTile(selectTiles, size)
+	if err != nil {
+		return err
+	}
+	a.launchFourWarps(a.Type.Name(fmt.Sprintf("select_blocks_%d", x.m)), size.grid(x), size.shared(x), a.withTile(p, x))
+	return nil
+}
+
+// Sizes of the mma and wgmma kernels.
+const (
+	teamColumns    = 128 // columns of a team, and its threads
+	threadHeads    = 32  // most heads of a thread's query
+	maxListEntries = 64  // most entries of a list
+
+	foldedBlocks  = 2 * mmaKeys // most selection blocks whose scores are written together
+	maxScoreBytes = 160 << 10   // most bytes of scores for each multiprocessor if not all thread blocks are resident
+)
+
+// sumsPitch is sums_pitch of select_wgmma.cu: floats from the sums of one query to those of the next, if a thread has n queries.
+func sumsPitch(n int64) int64 { return 4*mmaKeys + 8 + 4*((n+1)%2) }
+
+// setLists sets the length of the lists of queries, and the first query that selects by score.
+func (a selection) setLists(p *selectParams) error {
+	switch n := a.blocksByScore(); { // a list has room for 16 more entries than n, or more, but at most maxListEntries
+	case n >= maxListEntries:
+		return graph.Refuse(graph.ReasonShape, "top n is %d, want at most %d", a.topN, maxListEntries-1+spec.ForcedBlocks)
+	case n > 0:
+		p.room = int32(min(maxListEntries, kernels.RoundUp(n+16, 32)))
+	}
+	p.earliest = int32(min(a.topN*a.block, a.S))
+	return nil
+}
+
+// teamSize is the size of a thread block: its queries, the pitch between the sums of two queries in floats, and bytes of shared memory.
+type teamSize struct{ queries, pitch, shared int64 }
+
+// fitTeams returns the size of a thread block for the most queries of a thread that columns, shared memory and the number of thread
+// blocks allow. A thread has 16 pairs of columns; each of its queries takes pairsPerQuery of them, a pair for two heads. sizeOf returns the
+// size for n queries of a thread. minGrid is the fewest thread blocks, unless a thread has one query. The numbers of queries are those
+// that the kernels are compiled for: see with_queries of select_team.cuh.
+func (a selection) fitTeams(pairsPerQuery, minGrid int64, sizeOf func(n int64) teamSize) (size teamSize) {
+	for _, n := range []int64{16, 8, 5, 4, 3, 2, 1} {
+		size = sizeOf(n)
+		if n <= 16/pairsPerQuery && size.shared <= int64(a.GPU.SharedPerBlock) && a.grid(size.queries) >= minGrid {
+			break
+		}
+	}
+	return size
+}
+
+// teamBytes is the shared memory of the columns of teams and of their tiles of keys, without the sums and lists of their queries.
+func teamBytes(teams, width, keyTiles int64) int64 {
+	return 2*width*(teams*teamColumns+keyTiles*mmaKeys) + 8*teams*teamColumns
+}
+
+// selectMapParams is SelectMapParams of select_wgmma.cu.
+type selectMapParams struct {
+	kc           [driver.TensorMapBytes]byte
+	selectParams `c:"p"`
+	scores, more kernels.Ref
+	blocks       int32
+	_            [36]byte // the size is a multiple of 64, the alignment of a tensor map
+}
+
+// selectBlocksWGMMA is selectBlocks for half precision on devices of compute capability 9.0, for
+// l = 2 d, l' of 1, 2, 4 or 8 d, groups of at most 32 heads and at most 66 blocks.
+func selectBlocksWGMMA(b *kernels.Builder, op attention.SelectBlocks) error {
+	a, p, err := selectionOf(b, op)
+	if err != nil {
+		return err
+	}
+	h, blockStrides := a.headsPerGroup(), a.block/a.d
+	if a.l != 2*a.d || blockStrides > 8 || blockStrides&(blockStrides-1) != 0 || h > threadHeads || a.S < a.block {
+		return graph.Refuse(graph.ReasonShape, "l %d, d %d, l' %d, %d heads of a group, %d tokens; want l = 2 d, l' = 1, 2, 4 or 8 d, at most %d heads, at least l' tokens",
+			a.l, a.d, a.block, h, a.S, threadHeads)
+	}
+	if err := a.setLists(&p); err != nil {
+		return err
+	}
+	p.blockStrides = int32(blockStrides)
+	sizeOf := func(w widths) teamSize {
+		teams, stages := w.selection.teams, w.selection.stages
+		return a.fitTeams(kernels.CeilDiv(h, 2), int64(a.GPU.SMs), func(n int64) teamSize {
+			queries, pitch := teams*4*n, sumsPitch(n)
+			lists := teams * 4 * 8 * maxListEntries // one for each warp
+			return teamSize{queries, pitch, teamBytes(teams, w.c, stages) + 4*queries*pitch + 16*stages + 16 + lists}
+		})
+	}
+	keys := a.problem
+	keys.Dv = 0 // there are no values
+	w, err := keys.wgmmaWidths(func(w widths) int64 { return sizeOf(w).shared })
+	if err != nil {
+		return err
+	}
+	size := sizeOf(w)
+	p.tokens = int32(size.queries)
+	m := &selectMapParams{selectParams: p, blocks: int32(kernels.RoundUp(kernels.CeilDiv(a.S, a.block)+foldedBlocks, 4))}
+	scores := 4 * size.queries * int64(m.blocks) // bytes of a thread block
+	grid, sms := a.grid(size.queries), int64(a.GPU.SMs)
+	if resident := sms * w.selection.blocks; grid > resident && grid*scores > sms*maxScoreBytes { // resident thread blocks iterate over tiles
+		grid, m.more = resident, a.Work(4)
+		memory.Fill(b, m.more, 1, 32, 0)
+	}
+	m.scores = a.Work(grid * scores)
+	kernel := a.Type.Name(fmt.Sprintf("select_blocks_wgmma%d_%d", w.c, blockStrides))
+	a.Launch(kernel, kernels.Line(grid), kernels.Line(w.selection.teams*teamColumns), size.shared, m)
+	a.tensorMap(unsafe.Offsetof(m.kc), b.In[1], 1, mmaKeys)
+	return nil
+}
+
+// selectBlocksMMA is selectBlocks for half precision, dims up to 128, groups of at most 64 heads and at most 66 blocks.
+func selectBlocksMMA(b *kernels.Builder, op attention.SelectBlocks) error {
+	a, p, err := selectionOf(b, op)
+	if err != nil {
+		return err
+	}
+	h := a.headsPerGroup()
+	if h > 2*threadHeads {
+		return graph.Refuse(graph.ReasonShape, "%d heads of a group, want at most %d", h, 2*threadHeads)
+	}
+	if err := a.setLists(&p); err != nil {
+		return err
+	}
+	usual := p.lStrides == 2 && p.blockStrides == 4 && h <= threadHeads // l = 2 d and l' = 4 d
+	ring := p.setRing(usual)
+	threads := kernels.CeilDiv(h, threadHeads) // of a query
+	sizeOf := func(width int64) teamSize {
+		return a.fitTeams(kernels.CeilDiv(h, 2*threads), 1, func(n int64) teamSize {
+			queries, pitch := 4/threads*n, ring+4
+			if usual { // so that the quadruples of eight queries are in different banks of shared memory
+				pitch = sumsPitch(n)
+			}
+			lists := kernels.RoundUp(2*queries*int64(p.room), 4) + kernels.RoundUp(2*queries, 4)
+			return teamSize{queries, pitch, teamBytes(1, width, 2) + 4*lists + 4*queries*threads*pitch}
+		})
+	}
+	width, err := a.mmaWidth(func(width int64) int64 { return sizeOf(width).shared })
+	if err != nil {
+		return err
+	}
+	size := sizeOf(width)
+	p.tokens, p.pitch = int32(size.queries), int32(size.pitch)
+	kernel := "select_blocks_any"
+	if usual {
+		kernel = "select_blocks"
+	}
+	a.Launch(a.mmaKernel(kernel, width), kernels.Line(a.grid(size.queries)), kernels.Line(teamColumns), size.shared, &p)
+	return nil
+}
+
+// setRing sets the number of selection blocks that a warp of an mma kernel folds at once, and the length of the ring of their keys,
+// which it also returns. A warp folds up to 32 selection blocks, which cover two tiles of keys. Meanwhile a third and a fourth tile are
+// written. The usual kernels are those for l = 2 d and l' = 4 d.
+func (p *selectParams) setRing(usual bool) int64 {
+	blockStrides := int64(p.blockStrides)
+	tile := min(32, max(1, 2*mmaKeys/blockStrides))
+	ring := int64(4 * mmaKeys)
+	if !usual {
+		span := tile*blockStrides + int64(p.lStrides) - 1 + 2*mmaKeys
+		if tile*blockStrides%mmaKeys != 0 {
+			span += mmaKeys - 1
+		}
+		ring = mmaKeys * kernels.CeilDiv(span, mmaKeys)
+	}
+	p.tile, p.ring = int32(tile), int32(min(ring, math.MaxInt32))
+	return ring
+}

@@ -1,0 +1,34 @@
+package norm
+
+import (
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
+)
+
+// The arguments of softmax.cu.
+type (
+	softmaxParams struct {
+		x, y       kernels.Ref
+		rows, cols int64
+	}
+	softmaxGradParams struct {
+		y, dy, dx  kernels.Ref
+		rows, cols int64
+	}
+)
+
+// softmax adds x [rows,cols] -> y.
+func softmax(b *kernels.Builder, _ norm.Softmax) error {
+	x, y := b.In[0], b.Out[0]
+	rows, cols := x.Rows()
+	b.LaunchRows(b.Type.Name("softmax"), rows, cols, &softmaxParams{x.Ref, y.Ref, rows, cols})
+	return nil
+}
+
+// softmaxGrad adds the result y and dy -> dx.
+func softmaxGrad(b *kernels.Builder, _ norm.SoftmaxGrad) error {
+	y, dy, dx := b.In[0], b.In[1], b.Out[0]
+	rows, cols := y.Rows()
+	b.LaunchRows(b.Type.Name("softmax_grad"), rows, cols, &softmaxGradParams{y.Ref, dy.Ref, dx.Ref, rows, cols})
+	return nil
+}

@@ -1,0 +1,49 @@
+package vocab
+
+import (
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/ops/spec/vocab"
+)
+
+// The arguments of cross_entropy.cu.
+type (
+	crossEntropyParams struct {
+		logits, targets, lse, rowLoss kernels.Ref
+		rows, vocab                   int64
+	}
+	crossEntropyMeanParams struct {
+		rowLoss, targets, loss kernels.Ref
+		rows                   int64
+	}
+	crossEntropyScaleParams struct {
+		targets, dloss, scale kernels.Ref
+		rows                  int64
+	}
+	crossEntropyGradParams struct {
+		logits, targets, lse, scale, dlogits kernels.Ref
+		rows, vocab                          int64
+	}
+)
+
+// crossEntropy adds logits [rows,V], targets [rows] -> loss, lse [rows]: the mean over the targets that are not -1.
+func crossEntropy(b *kernels.Builder, _ vocab.CrossEntropy) error {
+	logits, targets, loss, lse := b.In[0], b.In[1], b.Out[0], b.Out[1]
+	rows, vocab := logits.Rows()
+	rowLoss := b.Work(4 * rows)
+	b.LaunchRows("nsa_cross_entropy_f32", rows, vocab, &crossEntropyParams{logits.Ref, targets.Ref, lse.Ref, rowLoss, rows, vocab})
+	b.Launch("nsa_cross_entropy_mean_f32", kernels.Line(1), kernels.Line(1024), 0,
+		&crossEntropyMeanParams{rowLoss, targets.Ref, loss.Ref, rows})
+	return nil
+}
+
+// crossEntropyGrad adds logits, targets, lse, dloss -> dlogits.
+func crossEntropyGrad(b *kernels.Builder, _ vocab.CrossEntropyGrad) error {
+	logits, targets, lse, dloss, dlogits := b.In[0], b.In[1], b.In[2], b.In[3], b.Out[0]
+	rows, vocab := logits.Rows()
+	scale := b.Work(4)
+	b.Launch("nsa_cross_entropy_scale_f32", kernels.Line(1), kernels.Line(1024), 0,
+		&crossEntropyScaleParams{targets.Ref, dloss.Ref, scale, rows})
+	b.LaunchRows(b.Type.Name("cross_entropy_grad"), rows, vocab,
+		&crossEntropyGradParams{logits.Ref, targets.Ref, lse.Ref, scale, dlogits.Ref, rows, vocab})
+	return nil
+}
