@@ -45,7 +45,7 @@ func TestPackedAddressesArePlaced(t *testing.T) {
 	scratch := b.Scratch(5)
 	p := params{a: b.In[1].Ref.Plus(12), n: -3, in: inner{b.Out[0].Ref}, f: 1.5}
 	p.list[0], p.list[2] = work.Plus(8), scratch
-	b.Launch("nsa_test", kernels.Line(1), kernels.Line(32), 0, &p)
+	b.AddLaunch("nsa_test", kernels.Line(1), kernels.Line(32), 0, &p)
 	plan := testutil.Must(b.Plan())(t)
 	require.EqualValues(t, 2*256+5, plan.WorkBytes())
 	want := func(work, x, y, z kernels.Ptr) []byte {
@@ -229,7 +229,7 @@ func TestUnsupported(t *testing.T) {
 		"unknown type":  {Type: 7, M: 1, N: 1, K: 1},
 	} {
 		b := kernels.NewBuilder(h200, nil, graph.Call{})
-		matmul.Multiply(b, p, 0, 0, 0, 0)
+		matmul.AddProduct(b, p, 0, 0, 0, 0)
 		_, err := b.Plan()
 		require.ErrorAs(t, err, new(*graph.Unsupported), name)
 	}

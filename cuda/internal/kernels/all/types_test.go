@@ -10,27 +10,60 @@ import (
 // specs is the folder of the Specs.
 const specs = "github.com/gorgonia-nsa/nsa/ops/spec"
 
-// TestStoredTypes: which operands of each Spec a machine in bf16 or fp16 stores in half precision (h) and which in float32 (f). The
-// other letters are those of kernels.Storage. The first entry of a Spec decides, so an entry at the wrong place changes this table.
+// TestStoredTypes: which operands of each Spec a machine in bf16 or fp16 stores in half precision and which in float32. The first entry
+// of a Spec decides, so an entry at the wrong place changes this table.
 func TestStoredTypes(t *testing.T) {
+	const grad = ", documents table or none, o half or delta, lse float32, do half -> dq dk dv half"
 	stored := map[string]string{}
 	for op, entries := range Table() {
 		if strings.HasPrefix(op.PkgPath(), specs) {
 			name := strings.ReplaceAll(op.String(), specs+"/", "")
-			stored[name] = strings.NewReplacer("t", "h", "w", "f").Replace(string(entries[0].Storage))
+			half := strings.NewReplacer("weight gradient", "float32", "float32", "float32", "float", "half")
+			stored[name] = half.Replace(entries[0].Types.String())
 		}
 	}
 	require.Equal(t, map[string]string{
-		"attention.SlidingWindow": "hhhd>hf", "attention.Compressed": "hhhd>hf", "attention.Selected": "hhhid>hf", "attention.SelectBlocks": "hhfd>i",
-		"attention.Grad[attention.SlidingWindow]": "hhhdofh>hhh", "attention.Grad[attention.Compressed]": "hhhdofh>hhh",
-		"attention.Grad[attention.Selected]": "hhhidofh>hhh",
-		"compress.Mean":                      "hd>h", "compress.MeanGrad": "hd>h", "compress.MLP": "hhhhd>hh", "compress.MLPGrad": "hhhhdhh>hfff",
-		"pointwise.GatedSum": "hh*>h", "pointwise.GatedSumGrad": "hhh*>hh*", "spec.DocumentTable": "i>i", "decode.Step": "h*.i>hii", "decode.FillCache": "h*.i>i",
-		"linear.Linear": "hhh*>h", "linear.InputGrad": "hh>h", "linear.WeightGrad": "hh>f", "linear.BiasGrad": "h>f",
-		"linear.LinearAdd": "hha>a", "linear.LinearSiLU": "hhh*>hh", "linear.Fused": "hhh*d>h*", "linear.FusedGrad": "hhh*d>hf*",
-		"pointwise.RoPE": "hd>h", "norm.RMSNorm": "af>h", "norm.RMSNormGrad": "afh>hf", "norm.RMSNormGradAdd": "afhh>hf",
-		"pointwise.SiLU": "h>h", "pointwise.SiLUGrad": "hh>h", "pointwise.Sigmoid": "h>h", "pointwise.SigmoidGrad": "hh>h", "norm.Softmax": "h>h", "norm.SoftmaxGrad": "hh>h",
-		"pointwise.Add": "a*>a", "pointwise.AddGrad": "a>a", "spec.Cast": ".>.",
-		"vocab.Embedding": "fi>f", "vocab.EmbeddingGrad": "ih>f", "vocab.CrossEntropy": "fi>ff", "vocab.CrossEntropyGrad": "fiff>h", "optimizer.Update": ".*>.",
+		"attention.Compressed":                    "q k v half, documents table or none -> o half, lse float32",
+		"attention.Grad[attention.Compressed]":    "q k v half" + grad,
+		"attention.Grad[attention.Selected]":      "q k v half, idx int32" + grad,
+		"attention.Grad[attention.SlidingWindow]": "q k v half" + grad,
+		"attention.SelectBlocks":                  "q kc half, lse float32, documents table or none -> idx int32",
+		"attention.Selected":                      "q k v half, idx int32, documents table or none -> o half, lse float32",
+		"attention.SlidingWindow":                 "q k v half, documents table or none -> o half, lse float32",
+		"compress.MLP":                            "x pe w1 w2 half, documents table or none -> y hidden half",
+		"compress.MLPGrad":                        "x pe w1 w2 half, documents table or none, hidden dy half -> dx half, dpe dw1 dw2 float32",
+		"compress.Mean":                           "x half, documents table or none -> y half",
+		"compress.MeanGrad":                       "dy half, documents table or none -> dx half",
+		"decode.FillCache":                        "inputs... half, cache any, pages int32 -> stored int32",
+		"decode.Step":                             "inputs... half, cache any, pages int32 -> o half, idx read int32",
+		"linear.BiasGrad":                         "dy half -> db float32",
+		"linear.Fused":                            "x w parameters... half, documents table or none -> ys... half",
+		"linear.FusedGrad":                        "x dy others... half, documents table or none -> dx half, dws... float32",
+		"linear.InputGrad":                        "dy w half -> dx half",
+		"linear.Linear":                           "x w bias... half -> y half",
+		"linear.LinearAdd":                        "x w half, residual mixed -> y mixed",
+		"linear.LinearSiLU":                       "x w bias... half -> y hidden half",
+		"linear.WeightGrad":                       "x dy half -> dw float32",
+		"norm.RMSNorm":                            "x mixed, weight float32 -> y half",
+		"norm.RMSNormGrad":                        "x mixed, weight float32, dy half -> dx half, dweight float32",
+		"norm.RMSNormGradAdd":                     "x mixed, weight float32, dy residual half -> dx half, dweight float32",
+		"norm.Softmax":                            "x half -> y half",
+		"norm.SoftmaxGrad":                        "y dy half -> dx half",
+		"optimizer.Update":                        "inputs... any -> norm any",
+		"pointwise.Add":                           "terms... mixed -> y mixed",
+		"pointwise.AddGrad":                       "dy mixed -> dx mixed",
+		"pointwise.GatedSum":                      "gates branches... half -> y half",
+		"pointwise.GatedSumGrad":                  "gates branches... dy half -> dgates dbranches... half",
+		"pointwise.RoPE":                          "x half, documents table or none -> y half",
+		"pointwise.SiLU":                          "x half -> y half",
+		"pointwise.SiLUGrad":                      "x dy half -> dx half",
+		"pointwise.Sigmoid":                       "x half -> y half",
+		"pointwise.SigmoidGrad":                   "y dy half -> dx half",
+		"spec.Cast":                               "x any -> y any",
+		"spec.DocumentTable":                      "cu_seqlens int32 -> table int32",
+		"vocab.CrossEntropy":                      "logits float32, targets int32 -> loss lse float32",
+		"vocab.CrossEntropyGrad":                  "logits float32, targets int32, lse dloss float32 -> dlogits half",
+		"vocab.Embedding":                         "weight float32, ids int32 -> y float32",
+		"vocab.EmbeddingGrad":                     "ids int32, dy half -> dweight float32",
 	}, stored)
 }

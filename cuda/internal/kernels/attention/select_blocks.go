@@ -13,13 +13,16 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
-// selectEntries returns the entries of q, kc, lse -> idx.
-func selectEntries() []kernels.Entry {
-	type op = attention.SelectBlocks
+// selectBlocksEntries returns the entries of q, kc, lse -> idx.
+func selectBlocksEntries() []kernels.Entry {
+	types := func(q kernels.Operands) kernels.Types {
+		return kernels.In(q, kernels.Float32("lse"), kernels.Documents()).Out(kernels.Int32("idx"))
+	}
+	general, half := types(kernels.Float("q", "kc")), types(kernels.Half("q", "kc"))
 	return kernels.Entries(
-		kernels.EntryFor[op]{Name: wgmma, Storage: "hhfd>i", Build: ifPreferred(selectBlocksWGMMA)},
-		kernels.EntryFor[op]{Name: mma, Storage: "hhfd>i", Build: ifPreferred(selectBlocksMMA)},
-		kernels.EntryFor[op]{Storage: "ttfd>i", Build: selectBlocks},
+		entryFor(wgmma, half, selectionOf, selection.guardWGMMA, selection.selectWGMMA),
+		entryFor(mma, half, selectionOf, selection.guardMMA, selection.selectMMA),
+		entryFor("", general, selectionOf, selection.guard, selection.selectBlocks),
 	)
 }
 
@@ -35,32 +38,42 @@ type selectParams struct {
 	size         int32 // l'
 	topN         int32
 	tokens, tile int32
-	// For mma and wgmma. room is the length of a query's list, and earliest the first query that selects by score.
-	ring, pitch, room, earliest int32
+	// For mma and wgmma. capacity is the length of a query's list, and earliest the first query that selects by score.
+	ring, pitch int32
+	capacity    int32 `c:"room"`
+	earliest    int32
 }
 
 // selection is block selection: q [B,S,Hq,D], kc [B,Nc,Hkv,D] and the lse [B,Hq,S] float32 of the compressed attention over them
 // -> idx int32 [B,S,Hkv,topN], ascending, padded with -1.
 type selection struct {
 	problem
+	op                attention.SelectBlocks
 	l, d, block, topN int64
 }
 
-// selectionOf returns the selection and the part of its argument that does not depend on tiles.
-func selectionOf(b *kernels.Builder, op attention.SelectBlocks) (selection, selectParams, error) {
-	q, kc, lse, idx := b.In[0], b.In[1], b.In[2], b.Out[0]
-	shape, err := problemOf(b, q, kc, kc)
-	a := selection{shape, int64(op.Params.BlockLen), int64(op.Params.Stride), int64(op.Params.SelectBlock), int64(op.Params.TopN)}
-	if err == nil && a.topN > math.MaxInt32 {
-		err = graph.Refuse(graph.ReasonSize, "top n is %d, want at most 2^31-1", a.topN)
+func selectionOf(c *kernels.Call, op attention.SelectBlocks) selection {
+	l, d, block, topN := int64(op.Params.BlockLen), int64(op.Params.Stride), int64(op.Params.SelectBlock), int64(op.Params.TopN)
+	return selection{problemOf(c, c.In[1], c.In[1]), op, l, d, block, topN}
+}
+
+// check refuses sizes that 32 bits cannot count.
+func (a selection) check() error {
+	if err := a.problem.check(); err != nil {
+		return err
 	}
-	if err != nil {
-		return a, selectParams{}, err
+	if a.topN > math.MaxInt32 {
+		return graph.Refuse(graph.ReasonSize, "top n is %d, want at most 2^31-1", a.topN)
 	}
+	return nil
+}
+
+// params returns the part of the argument that does not depend on tiles.
+func (a selection) params() selectParams {
 	p := selectParams{
-		q: q.Ref, kc: kc.Ref, lse: lse.Ref, idx: idx.Ref, documents: b.Documents,
+		q: a.In[0].Ref, kc: a.In[1].Ref, lse: a.In[2].Ref, idx: a.Out[0].Ref, documents: a.Documents,
 		n:    a.sizes(),
-		span: shape.spanOf(op.Params.BlockLen, op.Params.Stride, math.MaxInt),
+		span: a.spanOf(a.op.Params.BlockLen, a.op.Params.Stride, math.MaxInt),
 		// lStrides is unused without a complete compression block, blockStrides with one selection block.
 		lStrides: 1, blockStrides: 1, size: int32(min(a.block, a.S)), topN: int32(a.topN),
 	}
@@ -71,7 +84,7 @@ func selectionOf(b *kernels.Builder, op attention.SelectBlocks) (selection, sele
 	if a.block <= a.S {
 		p.blockStrides = int32(a.block / a.d)
 	}
-	return a, p, nil
+	return p
 }
 
 // withTile returns the argument for a tile. A thread block has as many queries as fill the rows of the tile, and holds the scores of the
@@ -99,24 +112,22 @@ func (a selection) blocksByScore() int64 {
 	return a.topN - spec.ForcedBlocks
 }
 
+// kernel returns the general kernel.
+func (a selection) kernel() tiledKernel {
+	p := a.params()
+	shared := func(x tile) int64 {
+		return 4 * (floats(x.m+x.n, a.D) + floats(x.m, x.n) + a.listFloats(a.withTile(p, x), x.n))
+	}
+	grid := func(x tile) int64 { return a.grid(int64(a.withTile(p, x).tokens)) }
+	return tiledKernel{"select_blocks", selectTiles, shared, grid, nil}
+}
+
+func (a selection) guard() error { return a.kernel().guard(a.Call) }
+
 // selectBlocks adds q, kc, lse -> idx for all types and sizes.
-func selectBlocks(b *kernels.Builder, op attention.SelectBlocks) error {
-	a, p, err := selectionOf(b, op)
-	if err != nil {
-		return err
-	}
-	size := launchSize{
-		func(x tile) int64 {
-			return 4 * (floats(x.m+x.n, a.D) + floats(x.m, x.n) + a.listFloats(a.withTile(p, x), x.n))
-		},
-		func(x tile) int64 { return a.grid(int64(a.withTile(p, x).tokens)) },
-	}
-	x, err := a.chooseTile(selectTiles, size)
-	if err != nil {
-		return err
-	}
-	a.launchFourWarps(a.Type.Name(fmt.Sprintf("select_blocks_%d", x.m)), size.grid(x), size.shared(x), a.withTile(p, x))
-	return nil
+func (a selection) selectBlocks(b *kernels.Builder) {
+	k := a.kernel()
+	k.addWith(b, a.withTile(a.params(), k.choose(a.GPU)))
 }
 
 // Sizes of the mma and wgmma kernels.
@@ -132,16 +143,20 @@ const (
 // sumsPitch is sums_pitch of select_wgmma.cu: floats from the sums of one query to those of the next, if a thread has n queries.
 func sumsPitch(n int64) int64 { return 4*mmaKeys + 8 + 4*((n+1)%2) }
 
-// setLists sets the length of the lists of queries, and the first query that selects by score.
-func (a selection) setLists(p *selectParams) error {
-	switch n := a.blocksByScore(); { // a list has room for 16 more entries than n, or more, but at most maxListEntries
-	case n >= maxListEntries:
+// checkLists refuses longer lists than the mma and wgmma kernels keep.
+func (a selection) checkLists() error {
+	if a.blocksByScore() >= maxListEntries {
 		return graph.Refuse(graph.ReasonShape, "top n is %d, want at most %d", a.topN, maxListEntries-1+spec.ForcedBlocks)
-	case n > 0:
-		p.room = int32(min(maxListEntries, kernels.RoundUp(n+16, 32)))
+	}
+	return nil
+}
+
+// setLists sets the length of the lists of queries, and the first query that selects by score.
+func (a selection) setLists(p *selectParams) {
+	if n := a.blocksByScore(); n > 0 { // a list has places for 16 more entries than n, or more, but at most maxListEntries
+		p.capacity = int32(min(maxListEntries, kernels.RoundUp(n+16, 32)))
 	}
 	p.earliest = int32(min(a.topN*a.block, a.S))
-	return nil
 }
 
 // teamSize is the size of a thread block: its queries, the pitch between the sums of two queries in floats, and bytes of shared memory.
@@ -175,90 +190,95 @@ type selectMapParams struct {
 	_            [36]byte // the size is a multiple of 64, the alignment of a tensor map
 }
 
-// selectBlocksWGMMA is selectBlocks for half precision on devices of compute capability 9.0, for
-// l = 2 d, l' of 1, 2, 4 or 8 d, groups of at most 32 heads and at most 66 blocks.
-func selectBlocksWGMMA(b *kernels.Builder, op attention.SelectBlocks) error {
-	a, p, err := selectionOf(b, op)
-	if err != nil {
-		return err
-	}
+// wgmmaTeams returns the size of a thread block of the wgmma kernel.
+func (a selection) wgmmaTeams(w widths) teamSize {
+	teams, stages := w.selection.teams, w.selection.stages
+	return a.fitTeams(kernels.CeilDiv(a.headsPerGroup(), 2), int64(a.GPU.SMs), func(n int64) teamSize {
+		queries, pitch := teams*4*n, sumsPitch(n)
+		lists := teams * 4 * 8 * maxListEntries // one for each warp
+		return teamSize{queries, pitch, teamBytes(teams, w.c, stages) + 4*queries*pitch + 16*stages + 16 + lists}
+	})
+}
+
+// keys returns the problem without values, for its widths.
+func (a selection) keys() problem {
+	a.Dv = 0
+	return a.problem
+}
+
+func (a selection) guardWGMMA() error {
 	h, blockStrides := a.headsPerGroup(), a.block/a.d
 	if a.l != 2*a.d || blockStrides > 8 || blockStrides&(blockStrides-1) != 0 || h > threadHeads || a.S < a.block {
-		return graph.Refuse(graph.ReasonShape, "l %d, d %d, l' %d, %d heads of a group, %d tokens; want l = 2 d, l' = 1, 2, 4 or 8 d, at most %d heads, at least l' tokens",
+		const want = "want l = 2 d, l' = 1, 2, 4 or 8 d, at most %d heads, at least l' tokens"
+		return graph.Refuse(graph.ReasonShape, "l %d, d %d, l' %d, %d heads of a group, %d tokens; "+want,
 			a.l, a.d, a.block, h, a.S, threadHeads)
 	}
-	if err := a.setLists(&p); err != nil {
+	if err := a.checkLists(); err != nil {
 		return err
 	}
-	p.blockStrides = int32(blockStrides)
-	sizeOf := func(w widths) teamSize {
-		teams, stages := w.selection.teams, w.selection.stages
-		return a.fitTeams(kernels.CeilDiv(h, 2), int64(a.GPU.SMs), func(n int64) teamSize {
-			queries, pitch := teams*4*n, sumsPitch(n)
-			lists := teams * 4 * 8 * maxListEntries // one for each warp
-			return teamSize{queries, pitch, teamBytes(teams, w.c, stages) + 4*queries*pitch + 16*stages + 16 + lists}
-		})
-	}
-	keys := a.problem
-	keys.Dv = 0 // there are no values
-	w, err := keys.wgmmaWidths(func(w widths) int64 { return sizeOf(w).shared })
-	if err != nil {
-		return err
-	}
-	size := sizeOf(w)
-	p.tokens = int32(size.queries)
+	return a.keys().guardWGMMA(func(w widths) int64 { return a.wgmmaTeams(w).shared })
+}
+
+// selectWGMMA is selectBlocks for half precision on devices of compute capability 9.0, for
+// l = 2 d, l' of 1, 2, 4 or 8 d, groups of at most 32 heads and at most 66 blocks.
+func (a selection) selectWGMMA(b *kernels.Builder) {
+	p, w, blockStrides := a.params(), a.keys().widths(), a.block/a.d
+	a.setLists(&p)
+	size := a.wgmmaTeams(w)
+	p.blockStrides, p.tokens = int32(blockStrides), int32(size.queries)
 	m := &selectMapParams{selectParams: p, blocks: int32(kernels.RoundUp(kernels.CeilDiv(a.S, a.block)+foldedBlocks, 4))}
 	scores := 4 * size.queries * int64(m.blocks) // bytes of a thread block
 	grid, sms := a.grid(size.queries), int64(a.GPU.SMs)
 	if resident := sms * w.selection.blocks; grid > resident && grid*scores > sms*maxScoreBytes { // resident thread blocks iterate over tiles
-		grid, m.more = resident, a.Work(4)
-		memory.Fill(b, m.more, 1, 32, 0)
+		grid, m.more = resident, b.Work(4)
+		memory.AddFill(b, m.more, 1, 32, 0)
 	}
-	m.scores = a.Work(grid * scores)
+	m.scores = b.Work(grid * scores)
 	kernel := a.Type.Name(fmt.Sprintf("select_blocks_wgmma%d_%d", w.c, blockStrides))
-	a.Launch(kernel, kernels.Line(grid), kernels.Line(w.selection.teams*teamColumns), size.shared, m)
-	a.tensorMap(unsafe.Offsetof(m.kc), b.In[1], 1, mmaKeys)
-	return nil
+	b.AddLaunch(kernel, kernels.Line(grid), kernels.Line(w.selection.teams*teamColumns), size.shared, m)
+	addTensorMap(b, unsafe.Offsetof(m.kc), a.In[1], 1, mmaKeys)
 }
 
-// selectBlocksMMA is selectBlocks for half precision, dims up to 128, groups of at most 64 heads and at most 66 blocks.
-func selectBlocksMMA(b *kernels.Builder, op attention.SelectBlocks) error {
-	a, p, err := selectionOf(b, op)
-	if err != nil {
-		return err
-	}
+// mmaParams returns the argument of the mma kernel, and the size of its thread blocks. usual is set for l = 2 d and l' = 4 d and at most
+// 32 heads, for which there are kernels of their own.
+func (a selection) mmaParams() (p selectParams, size teamSize, usual bool) {
 	h := a.headsPerGroup()
-	if h > 2*threadHeads {
-		return graph.Refuse(graph.ReasonShape, "%d heads of a group, want at most %d", h, 2*threadHeads)
-	}
-	if err := a.setLists(&p); err != nil {
-		return err
-	}
-	usual := p.lStrides == 2 && p.blockStrides == 4 && h <= threadHeads // l = 2 d and l' = 4 d
+	p = a.params()
+	a.setLists(&p)
+	usual = p.lStrides == 2 && p.blockStrides == 4 && h <= threadHeads
 	ring := p.setRing(usual)
 	threads := kernels.CeilDiv(h, threadHeads) // of a query
-	sizeOf := func(width int64) teamSize {
-		return a.fitTeams(kernels.CeilDiv(h, 2*threads), 1, func(n int64) teamSize {
-			queries, pitch := 4/threads*n, ring+4
-			if usual { // so that the quadruples of eight queries are in different banks of shared memory
-				pitch = sumsPitch(n)
-			}
-			lists := kernels.RoundUp(2*queries*int64(p.room), 4) + kernels.RoundUp(2*queries, 4)
-			return teamSize{queries, pitch, teamBytes(1, width, 2) + 4*lists + 4*queries*threads*pitch}
-		})
+	size = a.fitTeams(kernels.CeilDiv(h, 2*threads), 1, func(n int64) teamSize {
+		queries, pitch := 4/threads*n, ring+4
+		if usual { // so that the quadruples of eight queries are in different banks of shared memory
+			pitch = sumsPitch(n)
+		}
+		lists := kernels.RoundUp(2*queries*int64(p.capacity), 4) + kernels.RoundUp(2*queries, 4)
+		return teamSize{queries, pitch, teamBytes(1, a.mmaWidth(), 2) + 4*lists + 4*queries*threads*pitch}
+	})
+	p.tokens, p.pitch = int32(size.queries), int32(size.pitch)
+	return p, size, usual
+}
+
+func (a selection) guardMMA() error {
+	if h := a.headsPerGroup(); h > 2*threadHeads {
+		return graph.Refuse(graph.ReasonShape, "%d heads of a group, want at most %d", h, 2*threadHeads)
 	}
-	width, err := a.mmaWidth(func(width int64) int64 { return sizeOf(width).shared })
-	if err != nil {
+	if err := a.checkLists(); err != nil {
 		return err
 	}
-	size := sizeOf(width)
-	p.tokens, p.pitch = int32(size.queries), int32(size.pitch)
+	_, size, _ := a.mmaParams()
+	return a.problem.guardMMA(func(int64) int64 { return size.shared })
+}
+
+// selectMMA is selectBlocks for half precision, dims up to 128, groups of at most 64 heads and at most 66 blocks.
+func (a selection) selectMMA(b *kernels.Builder) {
+	p, size, usual := a.mmaParams()
 	kernel := "select_blocks_any"
 	if usual {
 		kernel = "select_blocks"
 	}
-	a.Launch(a.mmaKernel(kernel, width), kernels.Line(a.grid(size.queries)), kernels.Line(teamColumns), size.shared, &p)
-	return nil
+	b.AddLaunch(a.mmaKernel(kernel), kernels.Line(a.grid(size.queries)), kernels.Line(teamColumns), size.shared, &p)
 }
 
 // setRing sets the number of selection blocks that a warp of an mma kernel folds at once, and the length of the ring of their keys,

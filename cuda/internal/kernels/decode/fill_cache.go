@@ -5,7 +5,15 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
-// cacheFillParams is CacheFillParams of cache_fill.cu.
+func fillCacheEntries() []kernels.Entry {
+	return kernels.Entries(kernels.EntryFor[decode.FillCache]{
+		Types:    in().Out(kernels.Int32("stored")),
+		Guard:    func(c *kernels.Call, op decode.FillCache) error { return checkCache(c, op.Cache) },
+		Launches: fillCache,
+	})
+}
+
+// cacheFillParams is CacheFillParams of fill_cache.cu.
 type cacheFillParams struct {
 	k, v, cache, pageTable, stored kernels.Ref
 	keys, values, n                int64
@@ -13,12 +21,9 @@ type cacheFillParams struct {
 	groups, dim, valueDim, width   int32
 }
 
-// fill adds kc, vc, k and v of the branches, cache, page table -> stored, a launch for each region of the cache.
-func fill(b *kernels.Builder, op decode.FillCache) error {
+// fillCache adds kc, vc, k and v of the branches, cache, page table -> stored, a launch for each region of the cache.
+func fillCache(b *kernels.Builder, op decode.FillCache) {
 	c, layout := op.Cache, op.Cache.Layout()
-	if err := checkCache(b, c); err != nil {
-		return err
-	}
 	table, next, stored := b.In[len(b.In)-1], 0, b.Out[0].Ref
 	add := func(r decode.Region, ring bool, l, d int) {
 		k, v := b.In[next], b.In[next+1]
@@ -28,7 +33,7 @@ func fill(b *kernels.Builder, op decode.FillCache) error {
 			groups: int32(c.KVHeads), dim: int32(c.KeyDim), valueDim: int32(c.ValueDim), width: int32(table.Dim(1)),
 		}
 		grid := kernels.Dim{X: int(min(kernels.CeilDiv(p.n*int64(c.KVHeads), 8), 1<<12)), Y: int(table.Dim(0)), Z: 1}
-		b.Launch(b.Type.Name("cache_fill"), grid, kernels.Threads(), 0, p)
+		b.AddLaunch(b.Type.Name("cache_fill"), grid, kernels.Threads(), 0, p)
 		next, stored = next+2, 0
 	}
 	if c.Stores(decode.Compressed) {
@@ -41,5 +46,4 @@ func fill(b *kernels.Builder, op decode.FillCache) error {
 	if c.Has(decode.Window) {
 		add(layout.Window, true, 1, 1)
 	}
-	return nil
 }

@@ -11,7 +11,9 @@ import (
 
 // Entries returns the entry of the table.
 func Entries() []kernels.Entry {
-	return kernels.Entries(kernels.EntryFor[spec.DocumentTable]{Storage: "i>i", Build: documentTable})
+	return kernels.Entries(kernels.EntryFor[spec.DocumentTable]{
+		Types: kernels.In(kernels.Int32("cu_seqlens")).Out(kernels.Int32("table")), Guard: guardDocumentTable, Launches: documentTable,
+	})
 }
 
 // documentTableParams is DocumentTableParams of document_table.cu.
@@ -21,15 +23,21 @@ type documentTableParams struct {
 	batch, seq, length, stride int32
 }
 
-// documentTable adds cu_seqlens [K+1] -> table [B,S,4].
-func documentTable(b *kernels.Builder, op spec.DocumentTable) error {
-	const owned, maxGridRows = 1024, math.MaxUint16 // places of a block, kOwned; rows of a grid
-	cu, table := b.In[0], b.Out[0]
-	if cu.N() > math.MaxInt32-owned || op.BlockLen > math.MaxInt32 {
+// owned is kOwned of document_table.cu: the places of a block.
+const owned = 1024
+
+func guardDocumentTable(c *kernels.Call, op spec.DocumentTable) error {
+	if cu := c.In[0]; cu.N() > math.MaxInt32-owned || op.BlockLen > math.MaxInt32 {
 		return graph.Refuse(graph.ReasonSize, "%d boundaries, blocks of %d tokens, want less than 2^31", cu.N(), op.BlockLen)
 	}
+	return nil
+}
+
+// documentTable adds cu_seqlens [K+1] -> table [B,S,4].
+func documentTable(b *kernels.Builder, op spec.DocumentTable) {
+	const maxGridRows = math.MaxUint16
+	cu, table := b.In[0], b.Out[0]
 	p := &documentTableParams{cu.Ref, table.Ref, cu.N() - 1, int32(op.Batch), int32(op.Seq), int32(op.BlockLen), int32(op.Stride)}
 	grid := kernels.Dim{X: int(kernels.CeilDiv(table.Dim(1), owned)), Y: min(op.Batch, maxGridRows), Z: 1}
-	b.Launch("nsa_document_table_i32", grid, kernels.Threads(), 0, p)
-	return nil
+	b.AddLaunch("nsa_document_table_i32", grid, kernels.Threads(), 0, p)
 }

@@ -22,65 +22,81 @@ type columnsParams struct {
 	parts, dim, inverse, wide int32
 }
 
-// Columns is a matrix whose columns are those of several parts, side by side. Joint is [rows, sum of Cols], part i is [rows,...]
-// with Cols[i] columns, and all are of b.Type. Join sums the terms of a part. Both copies rotate the parts in Rotated, [B,S,H,D] of
-// one D, by RoPE.
-type Columns struct {
-	Joint   kernels.Ref
-	Parts   [][]kernels.Operand
-	Cols    []int64
-	Rotated [linear.MaxFused]bool
-	RoPE    pointwise.RoPE
+// columns is a matrix whose columns are those of several parts, side by side. joint is [rows, sum of cols], part i is [rows,...]
+// with cols[i] columns, and all are of b.Type. A join sums the terms of a part. Splits and joins rotate the parts in rotated,
+// [B,S,H,D] of one D, by rope.
+type columns struct {
+	joint   kernels.Ref
+	parts   [][]kernels.Operand
+	cols    []int64
+	rotated [linear.MaxFused]bool
+	rope    pointwise.RoPE
 }
 
-// Split adds the copy of the joint matrix to its parts. It refuses sizes that the kernel does not take.
-func (c Columns) Split(b *kernels.Builder) error { return c.launch(b, "split_columns") }
+// addSplit adds the copy of the joint matrix to its parts.
+func (m columns) addSplit(b *kernels.Builder) { m.add(b, "split_columns") }
 
-// Join adds the copy of the parts to the joint matrix. It refuses sizes that the kernel does not take.
-func (c Columns) Join(b *kernels.Builder) error { return c.launch(b, "join_columns") }
+// addJoin adds the copy of the parts to the joint matrix.
+func (m columns) addJoin(b *kernels.Builder) { m.add(b, "join_columns") }
+
+// maxGridRows is the most rows of a grid.
+const maxGridRows = 1<<16 - 1
+
+// guard refuses sizes that the kernels do not take.
+func (m columns) guard(c *kernels.Call) error {
+	rows := m.parts[0][0].N() / m.cols[0]
+	end, seq := int64(0), int64(0)
+	for i, terms := range m.parts {
+		part := terms[0]
+		if end += m.cols[i]; end > math.MaxInt32 {
+			return graph.Refuse(graph.ReasonSize, "%d columns, want at most %d", end, math.MaxInt32)
+		}
+		if !m.rotated[i] {
+			continue
+		}
+		if err := pointwisekernels.GuardRoPE(part); err != nil {
+			return err
+		}
+		if part.Dim(2)*part.Dim(3) != m.cols[i] || seq > 0 && seq != part.Dim(1) {
+			return graph.Refuse(graph.ReasonShape,
+				"rotated part %v, want %d columns for each token, and as many tokens as other rotated parts", part, m.cols[i])
+		}
+		seq = part.Dim(1)
+	}
+	if n := rows / max(1, seq); c.Documents != 0 && seq > 0 && n > maxGridRows {
+		return graph.Refuse(graph.ReasonSize, "%d rows of documents, want at most %d", n, maxGridRows)
+	}
+	return nil
+}
 
 // argument returns the argument of both kernels. Its wide is 1 if all parts and heads begin at multiples of 16 bytes.
-func (c Columns) argument(b *kernels.Builder) (*columnsParams, error) {
-	p := &columnsParams{joint: c.Joint, documents: b.Documents, rows: c.Parts[0][0].N() / c.Cols[0], parts: int32(len(c.Parts)), wide: 1}
+func (m columns) argument(c *kernels.Call) *columnsParams {
+	p := &columnsParams{joint: m.joint, documents: c.Documents, rows: m.parts[0][0].N() / m.cols[0], parts: int32(len(m.parts)), wide: 1}
+	p.seq = p.rows
 	end := int64(0)
-	for i, terms := range c.Parts {
-		part := terms[0]
-		if end += c.Cols[i]; end > math.MaxInt32 {
-			return nil, graph.Refuse(graph.ReasonSize, "%d columns, want at most %d", end, math.MaxInt32)
-		}
+	for i, terms := range m.parts {
+		part, size := terms[0], m.cols[i]
 		for t, x := range terms {
 			p.part[i][t] = x.Ref
 		}
-		p.end[i], p.rotated[i] = int32(end), kernels.Flag(c.Rotated[i])
-		size := c.Cols[i]
-		if c.Rotated[i] {
-			if err := pointwisekernels.CheckRoPE(part); err != nil {
-				return nil, err
-			}
-			if size = part.Dim(3); part.Dim(2)*size != c.Cols[i] || p.dim > 0 && p.seq != part.Dim(1) {
-				return nil, graph.Refuse(graph.ReasonShape, "rotated part %v, want %d columns for each token, and as many tokens as other rotated parts", part, c.Cols[i])
-			}
-			p.seq, p.dim, p.start = part.Dim(1), int32(size), int64(c.RoPE.Start)
-			p.log2Base, p.inverse = math.Log2(c.RoPE.Base), kernels.Flag(c.RoPE.Inverse)
+		end += size
+		p.end[i], p.rotated[i] = int32(end), kernels.Flag(m.rotated[i])
+		if m.rotated[i] {
+			size = part.Dim(3)
+			p.seq, p.dim, p.start = part.Dim(1), int32(size), int64(m.rope.Start)
+			p.log2Base, p.inverse = math.Log2(m.rope.Base), kernels.Flag(m.rope.Inverse)
 		}
-		p.wide &= kernels.Flag(size%b.Type.Lanes() == 0)
+		p.wide &= kernels.Flag(size%c.Type.Lanes() == 0)
 	}
-	if p.dim == 0 {
-		p.seq = p.rows
-	}
-	return p, nil
+	return p
 }
 
-func (c Columns) launch(b *kernels.Builder, kernel string) error {
+func (m columns) add(b *kernels.Builder, kernel string) {
 	const (
 		tilePositions, tileSequences = 16, 2 // of a block; the first is kTilePositions
-		maxThreads, maxGrid          = 512, 1<<16 - 1
-		maxShared                    = 48 << 10
+		maxThreads, maxShared        = 512, 48 << 10
 	)
-	p, err := c.argument(b)
-	if err != nil {
-		return err
-	}
+	p := m.argument(&b.Call)
 	cols := int64(p.end[p.parts-1])
 	pairs, packs, threads := int64(p.dim/2), max(1, cols/b.Type.Lanes()), int64(256)
 	shared := pairs * 8
@@ -94,11 +110,8 @@ func (c Columns) launch(b *kernels.Builder, kernel string) error {
 	}
 	sequences := kernels.CeilDiv(p.rows/p.seq, tileSequences)
 	if b.Documents != 0 {
-		if sequences = p.rows / p.seq; sequences > maxGrid {
-			return graph.Refuse(graph.ReasonSize, "%d rows of documents, want at most %d", sequences, maxGrid)
-		}
+		sequences = p.rows / p.seq
 	}
-	grid := kernels.Dim{X: int(kernels.CeilDiv(p.seq, tilePositions)), Y: int(min(sequences, maxGrid)), Z: 1}
-	b.Launch(b.Type.Name(kernel), grid, kernels.Line(threads), shared, p)
-	return nil
+	grid := kernels.Dim{X: int(kernels.CeilDiv(p.seq, tilePositions)), Y: int(min(sequences, maxGridRows)), Z: 1}
+	b.AddLaunch(b.Type.Name(kernel), grid, kernels.Line(threads), shared, p)
 }

@@ -13,82 +13,182 @@ import (
 // Several linear layers of one input are one product. Their weights lie one after the other in memory, or are copied there. One kernel
 // splits or joins the columns. So x is read once: for a layer of 128 outputs, reading x takes longer than the product.
 
-// linears adds x [rows,in], w_i [out_i,in], biases -> y_i [rows,out_i].
-func linears(b *kernels.Builder, op linear.Fused) error {
+func fusedEntries() []kernels.Entry {
+	half, float, mixed, gain, documents := kernels.Half, kernels.Float, kernels.Mixed("x"), kernels.Float32("gain"), kernels.Documents()
+	grads := kernels.WeightGrad("dws").Repeated()
+	gradIn := kernels.In(float("x", "dy", "others").Repeated(), documents)
+	return kernels.Entries(
+		kernels.EntryFor[linear.Fused]{
+			Name:  few,
+			Types: kernels.In(half("x", "w", "parameters").Repeated(), documents).Out(half("ys").Repeated()),
+			Guard: guardFewFused(false), Launches: fewFused,
+		},
+		kernels.EntryFor[linear.Fused]{
+			Name:  few,
+			Types: kernels.In(mixed, half("w", "parameters").Repeated(), gain, documents).Out(half("ys").Repeated()),
+			Guard: guardFewFused(true), Launches: fewFused,
+		},
+		kernels.EntryFor[linear.Fused]{ // with the cast after it
+			Name: few, Types: kernels.In(mixed, half("w"), gain).Out(kernels.Float32("y")), Guard: guardFewFused(true), Launches: fewFused,
+		},
+		kernels.EntryFor[linear.Fused]{
+			Types:    kernels.In(float("x", "w", "parameters").Repeated(), documents).Out(float("ys").Repeated()),
+			Products: kernels.Always[linear.Fused], Guard: guardFused, Launches: fused,
+		},
+		kernels.EntryFor[linear.FusedGrad]{
+			Types:    gradIn.Out(float("dx"), grads),
+			Products: kernels.Always[linear.FusedGrad], Guard: guardFusedGrad, Launches: fusedGrad,
+		},
+		kernels.EntryFor[linear.FusedGrad]{ // without dx
+			Types: gradIn.Out(grads), Products: kernels.Always[linear.FusedGrad], Guard: guardFusedGrad, Launches: fusedGrad,
+		},
+	)
+}
+
+// fewFusedRows is the layers of an op for few rows.
+func fewFusedRows(c *kernels.Call, op linear.Fused) fewRows {
+	x, ws, _, _ := linear.SplitFused(op, len(c.Out), c.In)
+	return fewRows{x, ws, c.Out, op.Norm != 0}
+}
+
+// guardFewFused returns the guard of layers of the RMSNorm of x, or of x itself.
+func guardFewFused(norm bool) func(*kernels.Call, linear.Fused) error {
+	return func(c *kernels.Call, op linear.Fused) error {
+		switch {
+		case norm != (op.Norm != 0):
+			return graph.Refuse(graph.ReasonShape, "has a norm: %v, want %v", op.Norm != 0, norm)
+		case slices.Contains(op.Rotated[:len(c.Out)], true):
+			return graph.Refuse(graph.ReasonShape, "a result is rotated, which the kernel does not do")
+		}
+		return fewFusedRows(c, op).guard(c)
+	}
+}
+
+func fewFused(b *kernels.Builder, op linear.Fused) {
+	_, _, biases, gain := linear.SplitFused(op, len(b.Out), b.In)
+	fewFusedRows(&b.Call, op).add(b, func(p *fewParams) {
+		for i := range b.Out {
+			if p.activation[i] = int32(op.Activation[i]); op.Bias[i] {
+				p.bias[i], biases = biases[0].Ref, biases[1:]
+			}
+		}
+		if op.Norm != 0 {
+			p.gain, p.eps = gain[0].Ref, float32(op.Norm)
+		}
+	})
+}
+
+// fusedProduct returns the product of x and all weights, and the results as its columns.
+func fusedProduct(c *kernels.Call, op linear.Fused) (p kernels.Product, y columns) {
+	x, ws, biases, _ := linear.SplitFused(op, len(c.Out), c.In)
+	y = columns{rotated: op.Rotated, rope: op.RoPE}
+	p = kernels.Product{Type: c.Type, Out: c.Type, K: ws[0].Dim(1), TransB: true, Bias: len(biases) > 0}
+	for i, w := range ws {
+		y.parts, y.cols = append(y.parts, c.Out[i:i+1]), append(y.cols, w.Dim(0))
+		p.N += w.Dim(0)
+	}
+	p.M = x.N() / p.K
+	return p, y
+}
+
+func guardFused(c *kernels.Call, op linear.Fused) error {
 	if op.Norm != 0 || op.Activation != [linear.MaxFused]linear.Activation{} {
 		return graph.Refuse(graph.ReasonShape, "has a norm or an activation, which a matrix product does not compute")
 	}
-	x, ws, biases, _ := linear.SplitFused(op, len(b.Out), b.In)
-	in, size := ws[0].Dim(1), int64(b.Type.Bytes())
-	y := Columns{Rotated: op.Rotated, RoPE: op.RoPE}
-	total := int64(0)
-	for i, w := range ws {
-		y.Parts = append(y.Parts, b.Out[i:i+1])
-		y.Cols = append(y.Cols, w.Dim(0))
-		total += w.Dim(0)
+	p, y := fusedProduct(c, op)
+	if err := c.CheckProducts(p); err != nil {
+		return err
 	}
+	return y.guard(c)
+}
+
+// fused adds x [rows,in], w_i [out_i,in], biases -> y_i [rows,out_i].
+func fused(b *kernels.Builder, op linear.Fused) {
+	x, ws, biases, _ := linear.SplitFused(op, len(b.Out), b.In)
+	p, y := fusedProduct(&b.Call, op)
+	size := int64(b.Type.Bytes())
 	w, copies := gather(b, ws)
 	bias := kernels.Ref(0)
 	if len(biases) > 0 {
-		bias = b.Work(total * size)
+		bias = b.Work(p.N * size)
 		at := bias
-		for i, cols := range y.Cols {
-			c := memory.Transfer{To: at, Bytes: cols * size}
+		for i, cols := range y.cols {
+			c := memory.Copy{To: at, Bytes: cols * size}
 			if op.Bias[i] {
 				c.From, biases = biases[0].Ref, biases[1:]
 			}
 			copies, at = append(copies, c), at.Plus(c.Bytes)
 		}
 	}
-	memory.Copy(b, copies...)
-	p := kernels.Product{Type: b.Type, Out: b.Type, M: x.N() / in, N: total, K: in, TransB: true}
-	y.Joint = b.Work(p.M * total * size)
-	matmul.Multiply(b, p, x.Ref, w, bias, y.Joint)
-	return y.Split(b)
+	memory.AddCopies(b, copies...)
+	y.joint = b.Work(p.M * p.N * size)
+	matmul.AddProduct(b, p, x.Ref, w, bias, y.joint)
+	y.addSplit(b)
 }
 
-// linearsGrad adds x [rows,in], dy_i [rows,out_i], w_i [out_i,in] -> dx [rows,in], dw_i [out_i,in]. w_i and dx are optional.
-func linearsGrad(b *kernels.Builder, op linear.FusedGrad) error {
-	dws, dx := b.Out, b.In[0]
-	if !op.WeightsOnly {
-		dx, dws = b.Out[0], b.Out[1:]
-	}
-	x, dys, ws := linear.SplitFusedGrad(op, b.In)
-	out := b.TypeOf(dws[0])
+// fusedGradProducts returns the products of dw and of dx, and all dy as columns.
+func fusedGradProducts(c *kernels.Call, op linear.FusedGrad) (dw, dx kernels.Product, dy columns) {
+	x, dys, _ := linear.SplitFusedGrad(op, c.In)
+	dws, _ := fusedGrads(c, op)
+	dy = columns{parts: dys, rotated: op.Rotated, rope: op.RoPE}
+	total, in := int64(0), int64(op.In)
 	for _, dw := range dws {
-		if b.TypeOf(dw) != out || b.TypeOf(dx) != b.Type {
-			return graph.Refuse(graph.ReasonType, "dx is %v, dw are %v and %v, want dx of %v and all dw of one type", dx.Dtype, dws[0].Dtype, dw.Dtype, b.Type)
-		}
-	}
-	dy := Columns{Parts: dys, Rotated: op.Rotated, RoPE: op.RoPE}
-	total := int64(0)
-	for _, dw := range dws {
-		dy.Cols = append(dy.Cols, dw.Dim(0))
+		dy.cols = append(dy.cols, dw.Dim(0))
 		total += dw.Dim(0)
 	}
-	in := int64(op.In)
-	count := x.N() / in
-	dy.Joint = b.Work(count * total * int64(b.Type.Bytes()))
-	if err := dy.Join(b); err != nil {
+	dw = kernels.Product{Type: c.Type, Out: dws[0].Type(), M: total, N: in, K: x.N() / in, TransA: true}
+	return dw, kernels.Product{Type: c.Type, Out: c.Type, M: dw.K, N: in, K: total}, dy
+}
+
+// fusedGrads returns dw_i and dx, or x if there is no dx.
+func fusedGrads(c *kernels.Call, op linear.FusedGrad) (dws []kernels.Operand, dx kernels.Operand) {
+	if op.WeightsOnly {
+		return c.Out, c.In[0]
+	}
+	return c.Out[1:], c.Out[0]
+}
+
+func guardFusedGrad(c *kernels.Call, op linear.FusedGrad) error {
+	dws, dx := fusedGrads(c, op)
+	for _, dw := range dws {
+		if dw.Type() != dws[0].Type() || dx.Type() != c.Type {
+			return graph.Refuse(graph.ReasonType, "dx is %v, dw are %v and %v, want dx of %v and all dw of one type", dx, dws[0], dw, c.Type)
+		}
+	}
+	products := make([]kernels.Product, 2)
+	var dy columns
+	if products[0], products[1], dy = fusedGradProducts(c, op); op.WeightsOnly {
+		products = products[:1]
+	}
+	if err := dy.guard(c); err != nil {
 		return err
 	}
+	return c.CheckProducts(products...)
+}
+
+// fusedGrad adds x [rows,in], dy_i [rows,out_i], w_i [out_i,in] -> dx [rows,in], dw_i [out_i,in]. w_i and dx are optional.
+func fusedGrad(b *kernels.Builder, op linear.FusedGrad) {
+	x, _, ws := linear.SplitFusedGrad(op, b.In)
+	dws, dx := fusedGrads(&b.Call, op)
+	dwProduct, dxProduct, dy := fusedGradProducts(&b.Call, op)
+	dy.joint = b.Work(dwProduct.K * dwProduct.M * int64(b.Type.Bytes()))
+	dy.addJoin(b)
 	dw, copies := gather(b, dws)
-	matmul.Multiply(b, kernels.Product{Type: b.Type, Out: out, M: total, N: in, K: count, TransA: true}, dy.Joint, x.Ref, 0, dw)
+	matmul.AddProduct(b, dwProduct, dy.joint, x.Ref, 0, dw)
 	for i, c := range copies {
 		copies[i].From, copies[i].To = c.To, c.From
 	}
-	memory.Copy(b, copies...)
+	memory.AddCopies(b, copies...)
 	if !op.WeightsOnly {
 		w, copies := gather(b, ws)
-		memory.Copy(b, copies...)
-		matmul.Multiply(b, kernels.Product{Type: b.Type, Out: b.Type, M: count, N: in, K: total}, dy.Joint, w, 0, dx.Ref)
+		memory.AddCopies(b, copies...)
+		matmul.AddProduct(b, dxProduct, dy.joint, w, 0, dx.Ref)
 	}
-	return nil
 }
 
 // gather returns memory that holds the arrays one after the other, and the copies that fill it. If the arrays already lie so, it
 // returns their own memory and no copies.
-func gather(b *kernels.Builder, list []kernels.Operand) (to kernels.Ref, copies []memory.Transfer) {
+func gather(b *kernels.Builder, list []kernels.Operand) (to kernels.Ref, copies []memory.Copy) {
 	if !slices.ContainsFunc(list[1:], func(o kernels.Operand) bool { return !o.Follows }) {
 		return list[0].Ref, nil
 	}
@@ -99,7 +199,7 @@ func gather(b *kernels.Builder, list []kernels.Operand) (to kernels.Ref, copies 
 	to = b.Work(total)
 	at := to
 	for _, o := range list {
-		copies = append(copies, memory.Transfer{From: o.Ref, To: at, Bytes: int64(o.Bytes())})
+		copies = append(copies, memory.Copy{From: o.Ref, To: at, Bytes: int64(o.Bytes())})
 		at = at.Plus(int64(o.Bytes()))
 	}
 	return to, copies

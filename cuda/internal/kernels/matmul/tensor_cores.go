@@ -89,7 +89,7 @@ func (s tensorShape) kernelOf(p kernels.Product) string {
 	return p.Type.Name(s.name + "_" + trans[p.TransA] + trans[p.TransB])
 }
 
-func multiplyHalf(b *kernels.Builder, p kernels.Product, x, y, bias, c kernels.Ref) {
+func addHalf(b *kernels.Builder, p kernels.Product, x, y, bias, c kernels.Ref) {
 	plan := planTensor(p)
 	arg := tensorParams{
 		a: x, b: y, bias: bias, c: c, m: p.M, n: p.N, k: p.K, lda: p.LDA, ldb: p.LDB, ldc: p.LDC,
@@ -102,11 +102,11 @@ func multiplyHalf(b *kernels.Builder, p kernels.Product, x, y, bias, c kernels.R
 	}
 	const maxBlocks = 1 << 30 // blocks loop over the remaining tiles
 	tiles := plan.splits * p.Batch * kernels.CeilDiv(p.M, plan.side) * kernels.CeilDiv(p.N, plan.side)
-	b.Launch(plan.kernelOf(p), kernels.Line(min(tiles, maxBlocks)), kernels.Line(tensorThreads), plan.shared(), &arg)
+	b.AddLaunch(plan.kernelOf(p), kernels.Line(min(tiles, maxBlocks)), kernels.Line(tensorThreads), plan.shared(), &arg)
 	if plan.splits == 1 {
 		return
 	}
-	b.Launch("nsa_matmul_sum_f32", kernels.GridStride(kernels.CeilDiv(arg.strideSplit, 4*256)), kernels.Threads(), 0, &sumParams{
+	b.AddLaunch("nsa_matmul_sum_f32", kernels.GridStride(kernels.CeilDiv(arg.strideSplit, 4*256)), kernels.Threads(), 0, &sumParams{
 		partial: arg.c, bias: bias, c: c, m: p.M, n: p.N, pitch: pitch(p), ldc: p.LDC, strideC: p.StrideC,
 		batch: p.Batch, splits: plan.splits, outType: int32(p.Out), biasType: int32(p.Type),
 	})

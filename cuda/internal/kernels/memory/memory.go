@@ -1,4 +1,4 @@
-// Package memory holds the kernels that copy, fill and cast.
+// Package memory holds the kernels that copy, fill and cast arrays.
 package memory
 
 import (
@@ -10,10 +10,6 @@ import (
 
 // The arguments of memory.cu.
 type (
-	castParams struct {
-		x, y kernels.Ref
-		n    int64
-	}
 	copyParams struct {
 		x, y   [maxCopies]kernels.Ref
 		bytes  [maxCopies]int64
@@ -30,14 +26,14 @@ type (
 // maxCopies is the most arrays that one launch copies.
 const maxCopies = 2 * linear.MaxFused
 
-// Transfer is a copy of Bytes bytes. If From is 0, To gets zeros.
-type Transfer struct {
+// Copy is a copy of Bytes bytes. If From is 0, To gets zeros.
+type Copy struct {
 	From, To kernels.Ref
 	Bytes    int64
 }
 
-// Copy adds up to maxCopies transfers, whose arrays do not overlap.
-func Copy(b *kernels.Builder, list ...Transfer) {
+// AddCopies adds a launch of up to maxCopies copies, whose arrays do not overlap, or none for an empty list.
+func AddCopies(b *kernels.Builder, list ...Copy) {
 	if len(list) == 0 {
 		return
 	}
@@ -51,19 +47,18 @@ func Copy(b *kernels.Builder, list ...Transfer) {
 		maxBlocks = 2048 / n // blocks are idle in arrays shorter than the longest
 	}
 	p.blocks = min(kernels.CeilDiv(longest, 256*16), maxBlocks)
-	b.Launch("nsa_copy", kernels.Line(p.blocks*n), kernels.Threads(), 0, p)
+	b.AddLaunch("nsa_copy", kernels.Line(p.blocks*n), kernels.Threads(), 0, p)
 }
 
-// Fill adds a launch that sets n words of 16 or 32 bits to value.
-func Fill(b *kernels.Builder, y kernels.Ref, n int64, bits int, value uint32) {
-	kernel := fmt.Sprintf("nsa_fill_b%d", bits)
-	b.Launch(kernel, kernels.GridStride(kernels.CeilDiv(n, 256)), kernels.Threads(), 0, &fillParams{y: y, n: n, value: value})
+// AddFill adds a launch that sets n words of 16 or 32 bits to value.
+func AddFill(b *kernels.Builder, y kernels.Ref, n int64, bits int, value uint32) {
+	kernel, grid := fmt.Sprintf("nsa_fill_b%d", bits), kernels.GridStride(kernels.CeilDiv(n, 256))
+	b.AddLaunch(kernel, grid, kernels.Threads(), 0, &fillParams{y: y, n: n, value: value})
 }
 
-// Zeros fills all outputs with zeros.
-func Zeros(b *kernels.Builder) error {
+// AddZeros adds launches that fill all outputs with zeros.
+func AddZeros(b *kernels.Builder) {
 	for _, y := range b.Out {
-		Fill(b, y.Ref, y.N(), 8*int(y.Dtype.Size()), 0)
+		AddFill(b, y.Ref, y.N(), 8*int(y.Dtype.Size()), 0)
 	}
-	return nil
 }

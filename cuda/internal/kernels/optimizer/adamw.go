@@ -15,7 +15,9 @@ import (
 // Entries returns the entry of the step.
 func Entries() []kernels.Entry {
 	return kernels.Entries(kernels.EntryFor[optimizer.Update]{
-		Storage: ".*>.", Build: step, Products: func(_ *kernels.Builder, op optimizer.Update) bool { return op.MuonMask != "" },
+		Types:    kernels.In(kernels.Any("inputs").Repeated()).Out(kernels.Any("norm")),
+		Products: func(_ *kernels.Call, op optimizer.Update) bool { return op.MuonMask != "" },
+		Guard:    guardUpdate, Launches: update,
 	})
 }
 
@@ -43,31 +45,47 @@ type (
 // runLen is the length of a run.
 const runLen = 1 << 14
 
-// step adds hyper [10], and weight, grad, m, v and an optional copy of each tensor -> norm [1], the norm of all gradients. If it is
-// finite, weights, moments and copies are updated in place.
-func step(b *kernels.Builder, op optimizer.Update) error {
-	hyper, inputs := optimizer.Split(op, b.In)
-	norm := b.Out[0]
-	if hyper.Dtype != tensor.Float64 || norm.Dtype != tensor.Float64 {
-		return graph.Refuse(graph.ReasonType, "hyper is %v, norm %v, want float64", hyper.Dtype, norm.Dtype)
+func guardUpdate(c *kernels.Call, op optimizer.Update) error {
+	hyper, inputs := optimizer.Split(op, c.In)
+	if norm := c.Out[0]; hyper.Dtype != tensor.Float64 || norm.Dtype != tensor.Float64 {
+		return graph.Refuse(graph.ReasonType, "hyper is %v, norm %v, want float64", hyper, norm)
 	}
-	var tensors []adamWTensor
-	var runs, updates []adamWRun     // of all tensors, of those without Muon
-	byShape := map[muonShape][]int{} // indices of the tensors with Muon
-	for i, decay := range op.DecayMask {
-		t, err := tensorOf(b, inputs[i])
-		if err != nil {
+	for i := range op.DecayMask {
+		o := inputs[i]
+		for _, x := range []kernels.Operand{o.Weight, o.M, o.V} {
+			if x.Dtype != tensor.Float32 {
+				return graph.Refuse(graph.ReasonType, "a weight or moment is %v, want float32", x)
+			}
+		}
+		if _, err := kernels.TypeOf(o.Grad.Dtype); err != nil {
 			return err
 		}
-		if decay == '1' {
-			t.decay = 1
+		if o.Copy.Shape != nil && !spec.IsHalf(o.Copy.Dtype) {
+			return graph.Refuse(graph.ReasonType, "a copy is %v, want half precision", o.Copy)
 		}
+	}
+	for _, s := range muonBatches(op, inputs) {
+		gram, square, update := s.products(int64(len(s.tensors)))
+		if err := c.CheckProducts(gram, square, update); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// update adds hyper [10], and weight, grad, m, v and an optional copy of each tensor -> norm [1], the norm of all gradients. If it is
+// finite, weights, moments and copies are updated in place.
+func update(b *kernels.Builder, op optimizer.Update) {
+	hyper, inputs := optimizer.Split(op, b.In)
+	norm := b.Out[0]
+	var tensors []adamWTensor
+	var runs, updates []adamWRun // of all tensors, of those without Muon
+	for i, decay := range op.DecayMask {
+		t := tensorOf(inputs[i])
+		t.decay = kernels.Flag(decay == '1')
 		tensors = append(tensors, t)
 		runs = append(runs, runsOf(i, t.n)...)
-		if op.MuonMask != "" && op.MuonMask[i] == '1' {
-			shape := muonShape{inputs[i].Weight.Dim(0), inputs[i].Weight.Dim(1)}
-			byShape[shape] = append(byShape[shape], i)
-		} else {
+		if !takesMuon(op, i) {
 			updates = append(updates, runsOf(i, t.n)...)
 		}
 	}
@@ -76,13 +94,12 @@ func step(b *kernels.Builder, op optimizer.Update) error {
 		count: int64(len(runs)), updateCount: int64(len(updates)),
 	}
 	p.squares = b.Work(8 * p.count)
-	b.Launch("nsa_adamw_squares_f32", runGrid(runs), kernels.Threads(), 0, p)
-	b.Launch("nsa_adamw_norm_f64", kernels.Line(1), kernels.Line(1024), 0, p)
+	b.AddLaunch("nsa_adamw_squares_f32", runGrid(runs), kernels.Threads(), 0, p)
+	b.AddLaunch("nsa_adamw_norm_f64", kernels.Line(1), kernels.Line(1024), 0, p)
 	if len(updates) > 0 {
-		b.Launch("nsa_adamw_update_f32", runGrid(updates), kernels.Threads(), 0, p)
+		b.AddLaunch("nsa_adamw_update_f32", runGrid(updates), kernels.Threads(), 0, p)
 	}
-	muon(b, byShape, tensors, p)
-	return nil
+	addMuon(b, muonBatches(op, inputs), tensors, p)
 }
 
 // runsOf cuts the n elements of a tensor into runs.
@@ -97,18 +114,10 @@ func runsOf(tensor int, n int64) (runs []adamWRun) {
 func runGrid(runs []adamWRun) kernels.Dim { return kernels.Line(min(int64(len(runs)), math.MaxInt32)) }
 
 // tensorOf describes a tensor.
-func tensorOf(b *kernels.Builder, o optimizer.Tensor[kernels.Operand]) (t adamWTensor, err error) {
-	for _, x := range []kernels.Operand{o.Weight, o.M, o.V} {
-		if x.Dtype != tensor.Float32 {
-			return t, graph.Refuse(graph.ReasonType, "a weight or moment is %v, want float32", x.Dtype)
-		}
-	}
-	t = adamWTensor{weight: o.Weight.Ref, grad: o.Grad.Ref, m: o.M.Ref, v: o.V.Ref, n: o.Weight.N(), gradType: int32(b.TypeOf(o.Grad))}
+func tensorOf(o optimizer.Tensor[kernels.Operand]) adamWTensor {
+	t := adamWTensor{weight: o.Weight.Ref, grad: o.Grad.Ref, m: o.M.Ref, v: o.V.Ref, n: o.Weight.N(), gradType: int32(o.Grad.Type())}
 	if o.Copy.Shape != nil {
-		if !spec.IsHalf(o.Copy.Dtype) {
-			return t, graph.Refuse(graph.ReasonType, "a copy is %v, want half precision", o.Copy.Dtype)
-		}
-		t.half, t.halfType = o.Copy.Ref, int32(b.TypeOf(o.Copy))
+		t.half, t.halfType = o.Copy.Ref, int32(o.Copy.Type())
 	}
-	return t, nil
+	return t
 }

@@ -2,7 +2,6 @@ package optimizer
 
 import (
 	"cmp"
-	"maps"
 	"math"
 	"slices"
 
@@ -39,6 +38,45 @@ type muonShape struct{ rows, cols int64 }
 func (s muonShape) elements() int64 { return s.rows * s.cols }
 func (s muonShape) side() int64     { return min(s.rows, s.cols) }
 
+// products returns the products for count matrices: u uᵀ or its transpose, of two squares, and of a square and u.
+func (s muonShape) products(count int64) (gram, square, update kernels.Product) {
+	side, wide := s.side(), s.rows <= s.cols
+	batch := func(p kernels.Product) kernels.Product {
+		p.Batch, p.StrideA, p.StrideB, p.StrideC = count, p.M*p.K, p.K*p.N, p.M*p.N
+		return p
+	}
+	gram = batch(kernels.Product{M: side, N: side, K: max(s.rows, s.cols), TransA: !wide, TransB: wide})
+	square = batch(kernels.Product{M: side, N: side, K: side})
+	return gram, square, batch(kernels.Product{M: s.rows, N: s.cols, K: side})
+}
+
+// takesMuon reports whether tensor i takes a step of Muon.
+func takesMuon(op optimizer.Update, i int) bool { return op.MuonMask != "" && op.MuonMask[i] == '1' }
+
+// muonBatch lists the tensors of a shape by their indices.
+type muonBatch struct {
+	muonShape
+	tensors []int
+}
+
+// muonBatches returns the batches in ascending order of their shapes.
+func muonBatches(op optimizer.Update, inputs []optimizer.Tensor[kernels.Operand]) (batches []muonBatch) {
+	for i := range op.DecayMask {
+		if !takesMuon(op, i) {
+			continue
+		}
+		s := muonShape{inputs[i].Weight.Dim(0), inputs[i].Weight.Dim(1)}
+		at, found := slices.BinarySearchFunc(batches, s, func(b muonBatch, s muonShape) int {
+			return cmp.Or(cmp.Compare(b.rows, s.rows), cmp.Compare(b.cols, s.cols))
+		})
+		if !found {
+			batches = slices.Insert(batches, at, muonBatch{muonShape: s})
+		}
+		batches[at].tensors = append(batches[at].tensors, i)
+	}
+	return batches
+}
+
 // muonWork is the work memory of a batch of matrices.
 type muonWork struct {
 	u, update                 kernels.Ref // [count,rows,cols]
@@ -46,12 +84,11 @@ type muonWork struct {
 	norms                     kernels.Ref // float64 [count]
 }
 
-// muon adds the steps of Muon, after the launches of the norm of all gradients. tensorsByShape lists the indices of the
-// tensors.
-func muon(b *kernels.Builder, tensorsByShape map[muonShape][]int, tensors []adamWTensor, step *adamWParams) {
+// addMuon adds the steps of Muon, after the launches of the norm of all gradients.
+func addMuon(b *kernels.Builder, batches []muonBatch, tensors []adamWTensor, step *adamWParams) {
 	var elements, squares, count int64
-	for s, list := range tensorsByShape {
-		n := int64(len(list))
+	for _, s := range batches {
+		n := int64(len(s.tensors))
 		elements, squares, count = max(elements, n*s.elements()), max(squares, n*s.side()*s.side()), max(count, n)
 	}
 	if count == 0 {
@@ -62,11 +99,10 @@ func muon(b *kernels.Builder, tensorsByShape map[muonShape][]int, tensors []adam
 		matrices(elements), matrices(elements),
 		matrices(squares), matrices(squares), matrices(squares), matrices(squares), matrices(squares), b.Work(8 * count),
 	}
-	compare := func(x, y muonShape) int { return cmp.Or(cmp.Compare(x.rows, y.rows), cmp.Compare(x.cols, y.cols)) }
-	for _, s := range slices.SortedFunc(maps.Keys(tensorsByShape), compare) {
+	for _, s := range batches {
 		var batch []muonTensor
 		var runs []adamWRun
-		for i, tensor := range tensorsByShape[s] {
+		for i, tensor := range s.tensors {
 			t, offset := tensors[tensor], 4*int64(i)*s.elements()
 			batch = append(batch, muonTensor{
 				weight: t.weight, grad: t.grad, m: t.m, half: t.half, gradType: t.gradType, halfType: t.halfType, decay: t.decay,
@@ -76,29 +112,26 @@ func muon(b *kernels.Builder, tensorsByShape map[muonShape][]int, tensors []adam
 			runs = append(runs, runsOf(i, t.n)...)
 		}
 		p := &muonParams{tensors: b.Array(batch), runs: b.Array(runs), hyper: step.hyper, norm: step.norm, count: int64(len(runs))}
-		b.Launch("nsa_muon_momentum_f32", runGrid(runs), kernels.Threads(), 0, p)
-		w.orthogonal(b, s, int64(len(batch)))
-		b.Launch("nsa_muon_update_f32", runGrid(runs), kernels.Threads(), 0, p)
+		b.AddLaunch("nsa_muon_momentum_f32", runGrid(runs), kernels.Threads(), 0, p)
+		w.addOrthogonal(b, s.muonShape, int64(len(batch)))
+		b.AddLaunch("nsa_muon_update_f32", runGrid(runs), kernels.Threads(), 0, p)
 	}
 }
 
-// orthogonal adds the launches that compute update and norms from u, for count matrices. See optimizer.MuonPolynomials.
-func (w muonWork) orthogonal(b *kernels.Builder, s muonShape, count int64) {
-	side, wide := s.side(), s.rows <= s.cols
-	multiply := func(c, x, y kernels.Ref, p kernels.Product) {
-		p.Batch, p.StrideA, p.StrideB, p.StrideC = count, p.M*p.K, p.K*p.N, p.M*p.N
-		matmul.Multiply(b, p, x, y, 0, c)
-	}
-	square := func(c, x, y kernels.Ref) { multiply(c, x, y, kernels.Product{M: side, N: side, K: side}) }
+// addOrthogonal adds the launches that compute update and norms from u, for count matrices. See optimizer.MuonPolynomials.
+func (w muonWork) addOrthogonal(b *kernels.Builder, s muonShape, count int64) {
+	side := s.side()
+	gram, ofSquares, update := s.products(count)
+	square := func(c, x, y kernels.Ref) { matmul.AddProduct(b, ofSquares, x, y, 0, c) }
 
-	multiply(w.gram, w.u, w.u, kernels.Product{M: side, N: side, K: max(s.rows, s.cols), TransA: !wide, TransB: wide})
-	b.Launch("nsa_muon_norm_f32", kernels.GridStride(count), kernels.Line(1024), 0, &muonNormParams{w.gram, w.norms, count, side * side})
+	matmul.AddProduct(b, gram, w.u, w.u, 0, w.gram)
+	b.AddLaunch("nsa_muon_norm_f32", kernels.GridStride(count), kernels.Line(1024), 0, &muonNormParams{w.gram, w.norms, count, side * side})
 	p, q, spare := w.p, w.q, w.spare
 	polynomials := optimizer.MuonPolynomials()
 	for i, c := range polynomials {
 		square(w.square, w.gram, w.gram)
 		n := count * side * side
-		b.LaunchElements("nsa_muon_polynomial_f32", kernels.F32, n, &muonPolynomialParams{
+		b.AddElements("nsa_muon_polynomial_f32", kernels.F32, n, &muonPolynomialParams{
 			gram: w.gram, square: w.square, p: p, n: n, side: side, a: float32(c[0]), b: float32(c[1]), c: float32(c[2]),
 		})
 		if i < len(polynomials)-1 {
@@ -112,9 +145,9 @@ func (w muonWork) orthogonal(b *kernels.Builder, s muonShape, count int64) {
 			q, spare = spare, q
 		}
 	}
-	if wide {
-		multiply(w.update, q, w.u, kernels.Product{M: s.rows, N: s.cols, K: side})
+	if s.rows <= s.cols {
+		matmul.AddProduct(b, update, q, w.u, 0, w.update)
 	} else {
-		multiply(w.update, w.u, q, kernels.Product{M: s.rows, N: s.cols, K: side})
+		matmul.AddProduct(b, update, w.u, q, 0, w.update)
 	}
 }

@@ -8,6 +8,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
+func ropeEntries() []kernels.Entry {
+	return kernels.Entries(kernels.EntryFor[pointwise.RoPE]{
+		Types:    kernels.In(kernels.Float("x"), kernels.Documents()).Out(kernels.Float("y")),
+		Guard:    func(c *kernels.Call, _ pointwise.RoPE) error { return GuardRoPE(c.In[0]) },
+		Launches: rope,
+	})
+}
+
 // ropeParams is RoPEParams of rope.cu.
 type ropeParams struct {
 	x, y, documents        kernels.Ref
@@ -16,8 +24,8 @@ type ropeParams struct {
 	heads, dim, inverse, _ int32
 }
 
-// CheckRoPE refuses sizes of x [B,S,heads,dim] that the kernels do not take.
-func CheckRoPE(x kernels.Operand) error {
+// GuardRoPE refuses sizes of x [B,S,heads,dim] that the kernels do not take.
+func GuardRoPE(x kernels.Operand) error {
 	switch heads, dim := x.Dim(2), x.Dim(3); {
 	case dim > 4096:
 		return graph.Refuse(graph.ReasonShape, "dim is %d, want an even number up to 4096", dim)
@@ -28,11 +36,8 @@ func CheckRoPE(x kernels.Operand) error {
 }
 
 // rope adds x [B,S,heads,dim] -> y, rotated by the positions from op.Start on, or back if op.Inverse.
-func rope(b *kernels.Builder, op pointwise.RoPE) error {
+func rope(b *kernels.Builder, op pointwise.RoPE) {
 	x, y := b.In[0], b.Out[0]
-	if err := CheckRoPE(x); err != nil {
-		return err
-	}
 	seq, heads, dim := x.Dim(1), x.Dim(2), x.Dim(3)
 	p := &ropeParams{
 		x: x.Ref, y: y.Ref, documents: b.Documents, tokens: x.Dim(0) * seq, seq: seq, start: int64(op.Start), log2Base: math.Log2(op.Base),
@@ -44,6 +49,5 @@ func rope(b *kernels.Builder, op pointwise.RoPE) error {
 	}
 	block := kernels.Threads()
 	grid := min(kernels.CeilDiv(p.tokens*(dim/perThread), block.Threads()), 1<<12)
-	b.Launch(b.Type.Name("rope"), kernels.Line(grid), block, dim/2*8, p)
-	return nil
+	b.AddLaunch(b.Type.Name("rope"), kernels.Line(grid), block, dim/2*8, p)
 }

@@ -5,6 +5,19 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/vocab"
 )
 
+func crossEntropyEntries() []kernels.Entry {
+	logits, targets := kernels.Float32("logits"), kernels.Int32("targets")
+	return kernels.Entries(
+		kernels.EntryFor[vocab.CrossEntropy]{
+			Types: kernels.In(logits, targets).Out(kernels.Float32("loss", "lse")), Launches: crossEntropy,
+		},
+		kernels.EntryFor[vocab.CrossEntropyGrad]{
+			Types:    kernels.In(logits, targets, kernels.Float32("lse", "dloss")).Out(kernels.Float("dlogits")),
+			Launches: crossEntropyGrad,
+		},
+	)
+}
+
 // The arguments of cross_entropy.cu.
 type (
 	crossEntropyParams struct {
@@ -26,24 +39,22 @@ type (
 )
 
 // crossEntropy adds logits [rows,V], targets [rows] -> loss, lse [rows]: the mean over the targets that are not -1.
-func crossEntropy(b *kernels.Builder, _ vocab.CrossEntropy) error {
+func crossEntropy(b *kernels.Builder, _ vocab.CrossEntropy) {
 	logits, targets, loss, lse := b.In[0], b.In[1], b.Out[0], b.Out[1]
 	rows, vocab := logits.Rows()
 	rowLoss := b.Work(4 * rows)
-	b.LaunchRows("nsa_cross_entropy_f32", rows, vocab, &crossEntropyParams{logits.Ref, targets.Ref, lse.Ref, rowLoss, rows, vocab})
-	b.Launch("nsa_cross_entropy_mean_f32", kernels.Line(1), kernels.Line(1024), 0,
+	b.AddRows("nsa_cross_entropy_f32", rows, vocab, &crossEntropyParams{logits.Ref, targets.Ref, lse.Ref, rowLoss, rows, vocab})
+	b.AddLaunch("nsa_cross_entropy_mean_f32", kernels.Line(1), kernels.Line(1024), 0,
 		&crossEntropyMeanParams{rowLoss, targets.Ref, loss.Ref, rows})
-	return nil
 }
 
 // crossEntropyGrad adds logits, targets, lse, dloss -> dlogits.
-func crossEntropyGrad(b *kernels.Builder, _ vocab.CrossEntropyGrad) error {
+func crossEntropyGrad(b *kernels.Builder, _ vocab.CrossEntropyGrad) {
 	logits, targets, lse, dloss, dlogits := b.In[0], b.In[1], b.In[2], b.In[3], b.Out[0]
 	rows, vocab := logits.Rows()
 	scale := b.Work(4)
-	b.Launch("nsa_cross_entropy_scale_f32", kernels.Line(1), kernels.Line(1024), 0,
+	b.AddLaunch("nsa_cross_entropy_scale_f32", kernels.Line(1), kernels.Line(1024), 0,
 		&crossEntropyScaleParams{targets.Ref, dloss.Ref, scale, rows})
-	b.LaunchRows(b.Type.Name("cross_entropy_grad"), rows, vocab,
+	b.AddRows(b.Type.Name("cross_entropy_grad"), rows, vocab,
 		&crossEntropyGradParams{logits.Ref, targets.Ref, lse.Ref, scale, dlogits.Ref, rows, vocab})
-	return nil
 }
