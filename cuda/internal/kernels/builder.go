@@ -50,7 +50,8 @@ func (p *Plan) Set(at Addresses, workAt Ptr, cells []*cpu.Buf) (moved bool) {
 	return moved
 }
 
-// Builder collects the launches of one op in the order in which they run. Its first error becomes the error of the plan.
+// Builder collects the launches of one op in the order in which they run. Its first error becomes the error of the
+// plan.
 type Builder struct {
 	Call
 	plan Plan
@@ -70,15 +71,16 @@ func (b *Builder) Fail(err error) {
 	}
 }
 
-// AddLaunch adds a launch. params points to the kernel's argument, a struct with the fields of the one in CUDA C++. AddLaunch copies
-// *params, so the caller may change it for the next launch.
+// AddLaunch adds a launch. params points to the kernel's argument, a struct with the fields of the one in CUDA C++.
+// AddLaunch copies *params, so the caller may change it for the next launch.
 func (b *Builder) AddLaunch(kernel string, grid, block Dim, shared int64, params any) {
 	l := Launch{Kernel: kernel, Grid: grid, Block: block, Shared: int(shared), Argument: Pack(params)}
 	b.Fail(l.check())
 	b.plan.Steps = append(b.plan.Steps, Step{Launch: l})
 }
 
-// AddClusters adds a launch of a kernel that is compiled for clusters. The blocks of a cluster are the whole grid along x.
+// AddClusters adds a launch of a kernel that is compiled for clusters. The blocks of a cluster are the whole grid along
+// x.
 func (b *Builder) AddClusters(kernel string, grid, block Dim, shared int64, params any) {
 	b.AddLaunch(kernel, grid, block, shared, params)
 	b.plan.Steps[len(b.plan.Steps)-1].Cluster = grid.X

@@ -7,7 +7,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// GPU holds the properties of the device by which kernels are chosen. Equal GPUs get the same launches, and so the same bits.
+// GPU holds the properties of the device by which kernels are chosen. Equal GPUs get the same launches, and so the same
+// bits.
 type GPU struct {
 	Capability     int // compute capability, ten times the major number plus the minor one
 	SharedPerBlock int // bytes of shared memory that a block may have
@@ -20,8 +21,8 @@ type GPU struct {
 // sm90 is the compute capability of the devices that run code for sm_90a.
 const sm90 = 90
 
-// CheckSM90 refuses devices that do not run the code for sm_90a. That code alone has wgmma, clusters and overlapping launches: newer
-// devices run the PTX, which has none of them.
+// CheckSM90 refuses devices that do not run the code for sm_90a. That code alone has wgmma, clusters and overlapping
+// launches: newer devices run the PTX, which has none of them.
 func (g GPU) CheckSM90() error {
 	if g.Capability != sm90 {
 		return graph.Refuse(graph.ReasonCapability, "compute capability %.1f, want 9.0", float64(g.Capability)/10)
@@ -66,8 +67,8 @@ type Call struct {
 	GPU     GPU
 	Type    Type // of the Float and Half operands of the entry's Types
 	In, Out []Operand
-	// Documents is the table int32 [B,S,4] of the documents that are packed into the rows, made by spec.DocumentTable. It is null
-	// without documents. The kernels read it at each launch, so documents may change without a new plan.
+	// Documents is the table int32 [B,S,4] of the documents that are packed into the rows, made by spec.DocumentTable.
+	// It is null without documents. The kernels read it at each launch, so documents may change without a new plan.
 	Documents Ref
 	Library   Library // computes products; nil for our own kernels
 	Policy    graph.Policy
@@ -91,8 +92,8 @@ func newCall(gpu GPU, library Library, s graph.Call) (*Call, error) {
 	return c, nil
 }
 
-// call returns the operands of s as the guard and the launches get them, a table of documents apart from the others. It refuses types
-// that the entry does not take.
+// call returns the operands of s as the guard and the launches get them, a table of documents apart from the others. It
+// refuses types that the entry does not take.
 func (e *Entry) call(s graph.Call, gpu GPU, library Library) (*Call, error) {
 	typ, err := e.Types.check(s)
 	if err != nil {
@@ -115,17 +116,6 @@ const ReservedShared = 1024
 func (c *Call) CheckShared(name string, bytes int64) error {
 	if limit := int64(c.GPU.SharedPerBlock); bytes > limit {
 		return graph.Refuse(graph.ReasonShared, "%s: %d bytes of shared memory, a block has %d", name, bytes, limit)
-	}
-	return nil
-}
-
-// CheckProducts refuses products that our kernels do not take or, if there is a library, that the library does not take. It keeps what
-// it has prepared for the launches.
-func (c *Call) CheckProducts(list ...Product) error {
-	for _, p := range list {
-		if _, _, err := c.prepare(p); err != nil {
-			return err
-		}
 	}
 	return nil
 }

@@ -11,11 +11,12 @@ import (
 type EntryFor[S any] struct {
 	Name  string // in plans, such as "cuda mma"; empty for "cuda"
 	Types Types
-	// Products, if not nil, reports whether the op has matrix products. Such an entry is offered twice: first with a library's
-	// products, then with our own.
-	Products func(c *Call, op S) bool
-	// Guard, if not nil, returns a *graph.Unsupported for an op that the kernels do not take. It depends on the call alone. It
-	// gets only calls of these Types that the shape rule of the Spec accepts.
+	// Products, if not nil, returns the matrix products of the op. An entry with products is offered twice: first with
+	// a library's products, then with our own. Entry.Guard refuses what does not compute them. Products gets calls like
+	// Guard.
+	Products func(c *Call, op S) []Product
+	// Guard, if not nil, returns a *graph.Unsupported for an op that the kernels do not take. It depends on the call
+	// alone. It gets only calls of these Types that the shape rule of the Spec accepts.
 	Guard func(c *Call, op S) error
 	// Launches adds the launches of an op that the guard accepts.
 	Launches func(b *Builder, op S)
@@ -23,16 +24,17 @@ type EntryFor[S any] struct {
 
 // Entry is an entry of the table of kernels: one way to run an op. The entries of an op are in order of preference.
 //
-// The first entry of an op has a second task: its Types also decide which operands a machine in bf16 or fp16 stores in half
-// precision (Types.Stored, Backend.Storage of package cuda), whatever entry runs in the end. Float and Half mean half precision
-// there, Float32 and WeightGrad float32. So an entry that takes only some of the types, such as half precision with a result in
-// float32, must not come first: machines in half precision would then store every such output in float32. Fused Specs are exempt,
-// since the machine makes them after it has chosen the types. TestStoredTypes lists the types that follow.
+// The first entry of an op has a second task: its Types also decide which operands a machine in bf16 or fp16 stores in
+// half precision (Types.Stored, Backend.Storage of package cuda), whatever entry runs in the end. Float and Half mean
+// half precision there, Float32 and WeightGrad float32. So an entry that takes only some of the types, such as half
+// precision with a result in float32, must not come first: machines in half precision would then store every such
+// output in float32. Fused Specs are exempt, since the machine makes them after it has chosen the types.
+// TestStoredTypes lists the types that follow.
 type Entry struct {
 	Name     string
 	Types    Types
 	op       reflect.Type // the S of EntryFor
-	products func(c *Call, op any) bool
+	products func(c *Call, op any) []Product
 	guard    func(c *Call, op any) error
 	launches func(b *Builder, op any)
 }
@@ -43,7 +45,12 @@ const defaultName = "cuda"
 func (e EntryFor[S]) entry() Entry {
 	return Entry{
 		Name: cmp.Or(e.Name, defaultName), Types: e.Types, op: reflect.TypeFor[S](),
-		products: func(c *Call, op any) bool { return e.Products != nil && e.Products(c, op.(S)) },
+		products: func(c *Call, op any) []Product {
+			if e.Products == nil {
+				return nil
+			}
+			return e.Products(c, op.(S))
+		},
 		guard: func(c *Call, op any) error {
 			if e.Guard == nil {
 				return nil
@@ -81,13 +88,10 @@ func NewTable(lists ...[]Entry) Table {
 func Missing(why string) Entry {
 	return Entry{
 		Name: defaultName, Types: In(Any("inputs").Repeated()).Out(Any("outputs").Repeated()),
-		products: func(*Call, any) bool { return false },
+		products: func(*Call, any) []Product { return nil },
 		guard:    func(*Call, any) error { return graph.Refuse(graph.ReasonMissing, "%s", why) },
 	}
 }
-
-// Always is the Products of ops that are matrix products.
-func Always[S any](*Call, S) bool { return true }
 
 // Of returns the entries of an op, in order of preference.
 func (t Table) Of(op any) []Entry { return t[reflect.TypeOf(op)] }
@@ -101,11 +105,12 @@ func (e *Entry) Takes(s graph.Call) bool {
 // HasProducts reports whether the op has matrix products, which a library could compute. The entry must take the call.
 func (e *Entry) HasProducts(op any, s graph.Call) bool {
 	c, err := e.call(s, GPU{}, nil)
-	return err == nil && e.products(c, op)
+	return err == nil && s.Check() == nil && len(e.products(c, op)) > 0
 }
 
-// Guard returns nil if the entry can run op, else a *graph.Unsupported: it checks the call by s.Check, the entry's Types and its
-// guard. s.Spec is op, or nil if op is no Spec. If library is not nil, it has to take the products.
+// Guard returns nil if the entry can run op, else a *graph.Unsupported: it checks the call by s.Check, the entry's
+// Types and its guard. s.Spec is op, or nil if op is no Spec. The products have to be taken by the library or, if that
+// is nil, by our kernels.
 func (e *Entry) Guard(op any, s graph.Call, gpu GPU, library Library) error {
 	if err := s.Check(); err != nil {
 		return err
@@ -114,11 +119,19 @@ func (e *Entry) Guard(op any, s graph.Call, gpu GPU, library Library) error {
 	if err != nil {
 		return err
 	}
-	return e.guard(c, op)
+	if err := e.guard(c, op); err != nil {
+		return err
+	}
+	for _, p := range e.products(c, op) {
+		if _, _, err := c.prepare(p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// Plan builds the launches of op, which Guard must have accepted with the same arguments. It refuses what only the launches show:
-// grids and work memory beyond the limits.
+// Plan builds the launches of op, which Guard must have accepted with the same arguments. It refuses what only the
+// launches show: grids and work memory beyond the limits.
 func (e *Entry) Plan(op any, s graph.Call, gpu GPU, library Library) (*Plan, error) {
 	c, err := e.call(s, gpu, library)
 	if err != nil {

@@ -20,7 +20,7 @@ type Product struct {
 	Batch                     int64 // matrices; 0 is one
 	StrideA, StrideB, StrideC int64 // elements from one to the next; 0 repeats a or b
 
-	// What a Library adds, and whether it may round. Builder.AddProduct sets these fields; guards set Bias and Residual.
+	// What a Library adds, and whether it may round. The first two are set by who lists or adds the product.
 	Bias     bool // there is a bias [N], the same for all matrices of a batch
 	Residual bool // there is a residual, in the layout of c
 	TF32     bool // float32 operands may be rounded to TF32: 10 bits after the point, several times as fast
@@ -143,7 +143,8 @@ func (p *LibraryProduct) Addresses(at Addresses) ProductAddresses {
 	return ProductAddresses{at.Of(p.A), at.Of(p.B), at.Of(p.Bias), at.Of(p.Residual), at.Of(p.C), at.Of(p.Work)}
 }
 
-// prepare completes a product. If there is a library, prepare also returns the library's product.
+// prepare completes a product. If there is a library, prepare also returns the library's product, the same one for
+// equal products.
 func (c *Call) prepare(p Product) (Product, PreparedProduct, error) {
 	p, err := p.Complete()
 	if err != nil || c.Library == nil {

@@ -40,23 +40,26 @@ const (
 	isAny        rule = "any"
 )
 
-// Float names operands that are all float32, or all of one type of half precision: of that if activations are stored in it.
+// Float names operands that are all float32, or all of one type of half precision: of that if activations are stored in
+// it.
 func Float(names ...string) Operands { return named(isFloat, names) }
 
 // Half names operands like those of Float, but in half precision only.
 func Half(names ...string) Operands { return named(isHalf, names) }
 
-// FloatOrDelta names an operand like those of Float. If it has three axes, as the delta has that some gradients of attention take
-// instead of o, it is float32.
+// FloatOrDelta names an operand like those of Float. If it has three axes, as the delta has that some gradients of
+// attention take instead of o, it is float32.
 func FloatOrDelta(name string) Operands { return named(isOrDelta, []string{name}) }
 
-// Mixed names operands that are float32 or of half precision, each as it comes. An output is float32 if a Mixed input is.
+// Mixed names operands that are float32 or of half precision, each as it comes. An output is float32 if a Mixed input
+// is.
 func Mixed(names ...string) Operands { return named(isMixed, names) }
 
 // Float32 names operands of float32.
 func Float32(names ...string) Operands { return named(isFloat32, names) }
 
-// WeightGrad names operands that are float32 even if activations are stored in half precision. Half precision is accepted, too.
+// WeightGrad names operands that are float32 even if activations are stored in half precision. Half precision is
+// accepted, too.
 func WeightGrad(names ...string) Operands { return named(isWeightGrad, names) }
 
 // Int32 names operands of int32.
@@ -76,8 +79,8 @@ func named(r rule, names []string) Operands {
 	return list
 }
 
-// Repeated returns the operands with any number of operands in the place of the last one. Two such lists in the inputs, or in the
-// outputs, are equally long.
+// Repeated returns the operands with any number of operands in the place of the last one. Two such lists in the inputs,
+// or in the outputs, are equally long.
 func (o Operands) Repeated() Operands {
 	o = slices.Clone(o)
 	o[len(o)-1].repeated = true
@@ -114,7 +117,8 @@ func (o Operands) String() string {
 
 // takesDocuments reports whether the entry takes a table of documents and the call has one.
 func (t Types) takesDocuments(s graph.Call) bool {
-	return slices.ContainsFunc(t.in, func(o operandRule) bool { return o.rule == isDocuments }) && spec.HasDocuments(s.In)
+	takes := slices.ContainsFunc(t.in, func(o operandRule) bool { return o.rule == isDocuments })
+	return takes && spec.HasDocuments(s.In)
 }
 
 // rulesOf returns the rule of each operand of a call. ok is false if the call has other numbers of operands.
@@ -191,8 +195,8 @@ func (t Types) check(s graph.Call) (Type, error) {
 	return max(common, 0), nil // F32 if there are none
 }
 
-// commonType returns the one type of the operands that are Float, Half, or Mixed in half precision; -1 if there are none. It refuses
-// operands of several types, and float32 for Half.
+// commonType returns the one type of the operands that are Float, Half, or Mixed in half precision; -1 if there are
+// none. It refuses operands of several types, and float32 for Half.
 func commonType(rules Operands, operands []spec.Operand) (Type, error) {
 	common, first := Type(-1), ""
 	for i, o := range operands {

@@ -20,8 +20,8 @@ import (
 // Table returns the entries of all ops.
 func Table() kernels.Table {
 	return kernels.NewTable(
-		attention.Entries(), compress.Entries(), decode.Entries(), documents.Entries(), linear.Entries(), memory.Entries(), norm.Entries(),
-		optimizer.Entries(), pointwise.Entries(), stock.Entries(), vocab.Entries(),
+		attention.Entries(), compress.Entries(), decode.Entries(), documents.Entries(), linear.Entries(),
+		memory.Entries(), norm.Entries(), optimizer.Entries(), pointwise.Entries(), stock.Entries(), vocab.Entries(),
 	)
 }
 

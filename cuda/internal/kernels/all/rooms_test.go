@@ -40,7 +40,7 @@ func TestRooms(t *testing.T) {
 			continue
 		}
 		name := strings.ReplaceAll(op.String(), specs+"/", "")
-		name = strings.TrimSuffix(strings.TrimPrefix(name, "attention.Grad["), "]") // the gradient is beside its forward op
+		name = strings.TrimSuffix(strings.TrimPrefix(name, "attention.Grad["), "]") // it is beside its forward op
 		file := declared[name]
 		require.NotEmpty(t, file, name)
 		room, ok := roomOf[name]

@@ -10,10 +10,11 @@ import (
 // specs is the folder of the Specs.
 const specs = "github.com/gorgonia-nsa/nsa/ops/spec"
 
-// TestStoredTypes: which operands of each Spec a machine in bf16 or fp16 stores in half precision and which in float32. The first entry
-// of a Spec decides, so an entry at the wrong place changes this table.
+// TestStoredTypes: which operands of each Spec a machine in bf16 or fp16 stores in half precision and which in float32.
+// The first entry of a Spec decides, so an entry at the wrong place changes this table.
 func TestStoredTypes(t *testing.T) {
-	const grad = ", documents table or none, o half or delta, lse float32, do half -> dq dk dv half"
+	const documents = ", documents table or none"
+	const grad = documents + ", o half or delta, lse float32, do half -> dq dk dv half"
 	stored := map[string]string{}
 	for op, entries := range Table() {
 		if strings.HasPrefix(op.PkgPath(), specs) {
@@ -23,22 +24,22 @@ func TestStoredTypes(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[string]string{
-		"attention.Compressed":                    "q k v half, documents table or none -> o half, lse float32",
+		"attention.Compressed":                    "q k v half" + documents + " -> o half, lse float32",
 		"attention.Grad[attention.Compressed]":    "q k v half" + grad,
 		"attention.Grad[attention.Selected]":      "q k v half, idx int32" + grad,
 		"attention.Grad[attention.SlidingWindow]": "q k v half" + grad,
-		"attention.SelectBlocks":                  "q kc half, lse float32, documents table or none -> idx int32",
-		"attention.Selected":                      "q k v half, idx int32, documents table or none -> o half, lse float32",
-		"attention.SlidingWindow":                 "q k v half, documents table or none -> o half, lse float32",
-		"compress.MLP":                            "x pe w1 w2 half, documents table or none -> y hidden half",
-		"compress.MLPGrad":                        "x pe w1 w2 half, documents table or none, hidden dy half -> dx half, dpe dw1 dw2 float32",
-		"compress.Mean":                           "x half, documents table or none -> y half",
-		"compress.MeanGrad":                       "dy half, documents table or none -> dx half",
+		"attention.SelectBlocks":                  "q kc half, lse float32" + documents + " -> idx int32",
+		"attention.Selected":                      "q k v half, idx int32" + documents + " -> o half, lse float32",
+		"attention.SlidingWindow":                 "q k v half" + documents + " -> o half, lse float32",
+		"compress.MLP":                            "x pe w1 w2 half" + documents + " -> y hidden half",
+		"compress.MLPGrad":                        "x pe w1 w2 half" + documents + ", hidden dy half -> dx half, dpe dw1 dw2 float32",
+		"compress.Mean":                           "x half" + documents + " -> y half",
+		"compress.MeanGrad":                       "dy half" + documents + " -> dx half",
 		"decode.FillCache":                        "inputs... half, cache any, pages int32 -> stored int32",
 		"decode.Step":                             "inputs... half, cache any, pages int32 -> o half, idx read int32",
 		"linear.BiasGrad":                         "dy half -> db float32",
-		"linear.Fused":                            "x w parameters... half, documents table or none -> ys... half",
-		"linear.FusedGrad":                        "x dy others... half, documents table or none -> dx half, dws... float32",
+		"linear.Fused":                            "x w parameters... half" + documents + " -> ys... half",
+		"linear.FusedGrad":                        "x dy others... half" + documents + " -> dx half, dws... float32",
 		"linear.InputGrad":                        "dy w half -> dx half",
 		"linear.Linear":                           "x w bias... half -> y half",
 		"linear.LinearAdd":                        "x w half, residual mixed -> y mixed",
@@ -54,7 +55,7 @@ func TestStoredTypes(t *testing.T) {
 		"pointwise.AddGrad":                       "dy mixed -> dx mixed",
 		"pointwise.GatedSum":                      "gates branches... half -> y half",
 		"pointwise.GatedSumGrad":                  "gates branches... dy half -> dgates dbranches... half",
-		"pointwise.RoPE":                          "x half, documents table or none -> y half",
+		"pointwise.RoPE":                          "x half" + documents + " -> y half",
 		"pointwise.SiLU":                          "x half -> y half",
 		"pointwise.SiLUGrad":                      "x dy half -> dx half",
 		"pointwise.Sigmoid":                       "x half -> y half",

@@ -5,11 +5,11 @@
 // log-sum-exp of each row. Backward uses no atomics on floats: query tiles own dq, key tiles own dk and dv, so the bits are the same
 // in each run.
 //
-// The names of kernels are put together from parts: nsa_<branch>_<pass>_[<kind>]<width>_<type>, such as nsa_span_dq_wgmma64_bf16. The
-// branch is span (window, dense, compressed), selected, joined (selected blocks joined to longer ones), forced, pairs or walk. Digits
-// after selected or walk are the keys of a piece of a block, if fewer than 64. The pass is forward, dq or dkv; dq_tall has tiles of
-// more rows. The kind is mma, wgmma or, for the general kernels, nothing. The width is that of D and Dv, such as 192x128, or the tile
-// of a general kernel.
+// The names of kernels are put together from parts: nsa_<branch>_<pass>_[<kind>]<width>_<type>, such as
+// nsa_span_dq_wgmma64_bf16. The branch is span (window, dense, compressed), selected, joined (selected blocks joined to
+// longer ones), forced, pairs or walk. Digits after selected or walk are the keys of a piece of a block, if fewer than
+// 64. The pass is forward, dq or dkv; dq_tall has tiles of more rows. The kind is mma, wgmma or, for the general
+// kernels, nothing. The width is that of D and Dv, such as 192x128, or the tile of a general kernel.
 //
 // They are in attention_[<kind>_]<pass>.cu, those of walks in attention_walk_<pass>.cu and the forward of pairs in
 // attention_wgmma_pairs_forward.cu. Several entries share attention_delta (attention_dq.cu), span_reduce (attention_mma_dkv.cu),
@@ -38,10 +38,11 @@ func Entries() []kernels.Entry {
 	return slices.Concat(slidingWindowEntries(), compressedEntries(), selectedEntries(), selectBlocksEntries())
 }
 
-// entryFor returns an entry of an op, which is a problem of type P to its guard and its launches. Entries with a name are for tensor
-// cores: the policy may refuse them, and they want aligned operands.
+// entryFor returns an entry of an op, which is a problem of type P to its guard and its launches. Entries with a name
+// are for tensor cores: the policy may refuse them, and they want aligned operands.
 func entryFor[S spec.Spec, P interface{ check() error }](
-	name string, types kernels.Types, problemOf func(*kernels.Call, S) P, guard func(P) error, launches func(P, *kernels.Builder),
+	name string, types kernels.Types, problemOf func(*kernels.Call, S) P,
+	guard func(P) error, launches func(P, *kernels.Builder),
 ) kernels.EntryFor[S] {
 	return kernels.EntryFor[S]{
 		Name: name, Types: types,
@@ -66,8 +67,9 @@ func entryFor[S spec.Spec, P interface{ check() error }](
 	}
 }
 
-// checkPolicy refuses kernels on tensor cores if the policy selects the general ones, or wants more keys. Without a policy no number of
-// keys is too small: on an H200 they were the faster ones at every length (bench/results/gpu_thresholds.csv).
+// checkPolicy refuses kernels on tensor cores if the policy selects the general ones, or wants more keys. Without a
+// policy no number of keys is too small: on an H200 they were the faster ones at every length
+// (bench/results/gpu_thresholds.csv).
 func checkPolicy(c *kernels.Call, op spec.Spec) error {
 	name, branch := c.Policy.Attention(op)
 	switch n := c.In[1].Dim(1); {

@@ -8,5 +8,7 @@ import (
 )
 
 func compressedEntries() []kernels.Entry {
-	return spanEntries(func(a problem, op attention.Compressed) span { return a.spanOf(op.BlockLen, op.Stride, math.MaxInt) })
+	return spanEntries(func(a problem, op attention.Compressed) span {
+		return a.spanOf(op.BlockLen, op.Stride, math.MaxInt)
+	})
 }

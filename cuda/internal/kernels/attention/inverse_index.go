@@ -11,13 +11,14 @@ const (
 	fewNames = 2048 // most names of blocks that the inverse index counts in shared memory: kFew in attention_index.cu
 )
 
-// index returns the sizes of the inverse index (attention_params.cuh). Counts and partial sums are linear in S: with chunks of topN*l'
-// queries, lists of several chunks have partial sums for at most 2*S/l' blocks. Chunks are smaller if their tiles of keys would not
-// fill the GPU; then there are partial sums for at most twice as many tiles as fill it.
+// index returns the sizes of the inverse index (attention_params.cuh). Counts and partial sums are linear in S: with
+// chunks of topN*l' queries, lists of several chunks have partial sums for at most 2*S/l' blocks. Chunks are smaller if
+// their tiles of keys would not fill the GPU; then there are partial sums for at most twice as many tiles as fill it.
 func (a selectedProblem) index() index {
 	entries := a.S * a.topN
 	reach := min(a.topN*a.block, a.S)
-	chunk := max(minChunk, min(reach, entries*a.groups()*kernels.CeilDiv(a.block, mmaKeys)/(blocksPerSM*int64(a.GPU.SMs))))
+	tiles := entries * a.groups() * kernels.CeilDiv(a.block, mmaKeys) // of all entries
+	chunk := max(minChunk, min(reach, tiles/(blocksPerSM*int64(a.GPU.SMs))))
 	segments := int64(maxSegments)
 	if a.packed() {
 		segments = maxPackedSegments
@@ -29,8 +30,8 @@ func (a selectedProblem) index() index {
 	return x
 }
 
-// blockNames is the number of names of blocks in the inverse index. The name of a block is its number, or with documents, which begin at
-// any token, its first token.
+// blockNames is the number of names of blocks in the inverse index. The name of a block is its number, or with
+// documents, which begin at any token, its first token.
 func (a selectedProblem) blockNames() int64 {
 	if a.packed() {
 		return a.T
@@ -53,19 +54,22 @@ func (a selectedProblem) gradParams(b *kernels.Builder) *params {
 // workItems is the number of work items of the kernel that owns keys.
 func (a selectedProblem) workItems() int64 { return a.groups() * int64(a.index().items) }
 
-// addInverseIndex adds the launches that build the inverse index. A block of the index has as many selection blocks as joinBlocks says.
+// addInverseIndex adds the launches that build the inverse index. A block of the index has as many selection blocks as
+// joinBlocks says.
 func (a selectedProblem) addInverseIndex(b *kernels.Builder, argument *listParams) {
 	p := &argument.params
 	groups, names := a.groups(), a.blockNames()
 	segments := groups * int64(p.index.segments)
-	counts := func(n int64) int64 { // bytes of shared memory for n counts of each name: see counts_of in attention_index.cu
+	// counts returns the shared memory for n counts of each name: see counts_of in attention_index.cu.
+	counts := func(n int64) int64 {
 		if names > fewNames {
 			return 0
 		}
 		return 4 * n * names
 	}
 	addFourWarps(b, "nsa_index_count_i32", segments, counts(1), p)
-	b.AddLaunch("nsa_index_rank_i32", kernels.Line(groups*kernels.CeilDiv(names, 32)), kernels.Dim{X: 32, Y: 32, Z: 1}, 0, argument)
+	grid, block := kernels.Line(groups*kernels.CeilDiv(names, 32)), kernels.Dim{X: 32, Y: 32, Z: 1}
+	b.AddLaunch("nsa_index_rank_i32", grid, block, 0, argument)
 	scans := groups
 	if argument.most != 0 {
 		scans += 3 * int64(a.GPU.SMs)

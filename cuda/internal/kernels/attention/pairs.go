@@ -47,7 +47,7 @@ type pairGradients struct {
 
 const (
 	maxChunkQueries = 2048    // most queries of a chunk
-	maxSplits       = 16      // most thread blocks that sort a chunk; each of their counts covers 8 entries or more on average
+	maxSplits       = 16      // most thread blocks that sort a chunk; their counts cover 8 entries or more on average
 	sortThreads     = 512     // threads of a thread block that sorts
 	maxResultBytes  = 4 << 30 // most bytes of results before they are summed
 	sumThreads      = 256     // threads of a thread block that sums results
@@ -87,7 +87,8 @@ const statBytes = 8
 // keyTiles64 is the number of tiles of 64 keys of a selection block.
 func (a selectedProblem) keyTiles64() int64 { return kernels.CeilDiv(a.block, mmaKeys) }
 
-// pairPlan divides the queries of all groups into chunks. A launch takes as many chunks as have results of at most maxResultBytes.
+// pairPlan divides the queries of all groups into chunks. A launch takes as many chunks as have results of at most
+// maxResultBytes.
 type pairPlan struct {
 	queries         int64 // of a chunk
 	chunks          int64 // of all groups
@@ -108,8 +109,9 @@ func (a selectedProblem) planPairs() pairPlan {
 	}
 }
 
-// addPairs adds the launches of the forward by pairs. The pairs are sorted by selection block. Then, a few chunks at a time, one kernel
-// computes the results of the pairs, and another computes attention to the forced blocks and adds these results.
+// addPairs adds the launches of the forward by pairs. The pairs are sorted by selection block. Then, a few chunks at a
+// time, one kernel computes the results of the pairs, and another computes attention to the forced blocks and adds
+// these results.
 func (a selectedProblem) addPairs(b *kernels.Builder, w widths, argument *params) {
 	plan := a.planPairs()
 	itemQueries := w.itemTiles() * plan.tile
@@ -121,8 +123,9 @@ func (a selectedProblem) addPairs(b *kernels.Builder, w widths, argument *params
 		shifts: b.Work(4 * a.groups() * kernels.CeilDiv(a.T, mmaKeys)),
 		items:  b.Work(16 * plan.chunks * capacity), count: b.Work(4 * plan.chunks), begun: b.Work(4 * plan.chunks),
 		results: b.Work(results * resultBytes(a.Dv)), stats: b.Work(results * statBytes),
-		chunks: int32(plan.chunks / a.groups()), queries: int32(plan.queries), splits: int32(plan.splits), capacity: int32(capacity),
-		keyTiles: int32(a.keyTiles64()), tile: int32(plan.tile), itemQueries: int32(itemQueries),
+		chunks: int32(plan.chunks / a.groups()), queries: int32(plan.queries), splits: int32(plan.splits),
+		capacity: int32(capacity), keyTiles: int32(a.keyTiles64()),
+		tile: int32(plan.tile), itemQueries: int32(itemQueries),
 	}}
 	sms, sorting := int64(a.GPU.SMs), plan.chunks*plan.splits
 	b.AddLaunch("nsa_pairs_count_i32", kernels.Line(sorting), kernels.Line(sortThreads), 4*a.selectionBlocks(), p)
@@ -130,18 +133,19 @@ func (a selectedProblem) addPairs(b *kernels.Builder, w widths, argument *params
 	for first := int64(0); first < plan.chunks; first += plan.chunksPerLaunch {
 		end := min(plan.chunks, first+plan.chunksPerLaunch)
 		p.pairs.first, p.pairs.end = int32(first), int32(end)
-		b.AddLaunch(a.wgmmaKernel("pairs_forward", w), kernels.Line(sms), kernels.Line(128*(1+w.pairs.groups)), w.pairForwardBytes(), p)
+		threads := kernels.Line(128 * (1 + w.pairs.groups))
+		b.AddLaunch(a.wgmmaKernel("pairs_forward", w), kernels.Line(sms), threads, w.pairForwardBytes(), p)
 		addKeyTensorMaps(b, unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), mmaKeys)
 		addTensorMap(b, unsafe.Offsetof(p.q), a.In[0], a.headsPerGroup(), 1)
 		tiles := (end - first) * kernels.CeilDiv(plan.queries*a.headsPerGroup(), w.forced.rows)
-		threads := kernels.Line(wgmmaThreads(w.forced.rows))
+		threads = kernels.Line(wgmmaThreads(w.forced.rows))
 		b.AddLaunch(a.wgmmaKernel("forced_forward", w), kernels.Line(min(tiles, sms)), threads, w.forcedBytes(), p)
 		addKeyTensorMaps(b, unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), w.forced.tileKeys)
 	}
 }
 
-// addPairGradients adds the launches of dq, dk and dv by pairs. A few groups at a time, one kernel computes dk, dv and the results for
-// dq, and another sums the results.
+// addPairGradients adds the launches of dq, dk and dv by pairs. A few groups at a time, one kernel computes dk, dv and
+// the results for dq, and another sums the results.
 func (a selectedProblem) addPairGradients(b *kernels.Builder, w widths, argument *params) {
 	groupBytes := a.S * a.resultsPerQuery() * resultBytes(a.D) // of the results of a group
 	groupsPerLaunch := max(1, min(a.groups(), maxResultBytes/groupBytes))
@@ -169,7 +173,8 @@ func (a selectedProblem) addPairGradients(b *kernels.Builder, w widths, argument
 		a.addDKVWGMMA(b, "pairs_dkv", w, w.pairsDKV(), grid, 1, p)
 		rows := sumThreads / (resultBytes(a.D) / 16) // of a thread block, whose threads have 16 bytes each
 		grid = groups * kernels.CeilDiv(a.S*a.headsPerGroup(), rows)
-		b.AddLaunch(a.Type.Name("pairs_dq"), kernels.Line(grid), kernels.Line(sumThreads), 0, &listParams{*argument, gradients})
+		sum := &listParams{*argument, gradients}
+		b.AddLaunch(a.Type.Name("pairs_dq"), kernels.Line(grid), kernels.Line(sumThreads), 0, sum)
 	}
 	a.addReduce(b, argument)
 }

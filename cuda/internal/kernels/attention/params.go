@@ -55,7 +55,7 @@ const sizeLimit = math.MaxInt32 - 1024
 // problemOf returns the sizes of q, the first input, of k and of v.
 func problemOf(c *kernels.Call, k, v kernels.Operand) problem {
 	q := c.In[0]
-	return problem{Call: c, B: q.Dim(0), S: q.Dim(1), T: k.Dim(1), Hq: q.Dim(2), Hkv: k.Dim(2), D: q.Dim(3), Dv: v.Dim(3)}
+	return problem{c, q.Dim(0), q.Dim(1), k.Dim(1), q.Dim(2), k.Dim(2), q.Dim(3), v.Dim(3)}
 }
 
 // check refuses sizes that 32 bits cannot count.
@@ -64,8 +64,8 @@ func (a problem) check() error {
 		name string
 		n    int64
 	}{
-		{"queries times heads of a group", a.S * a.headsPerGroup()}, {"keys", a.T}, {"batch", a.B}, {"heads", a.Hq}, {"dim", a.D},
-		{"value dim", a.Dv},
+		{"queries times heads of a group", a.S * a.headsPerGroup()}, {"keys", a.T}, {"batch", a.B}, {"heads", a.Hq},
+		{"dim", a.D}, {"value dim", a.Dv},
 	} {
 		if size.n >= sizeLimit {
 			return graph.Refuse(graph.ReasonSize, "%s: %d, want less than %d", size.name, size.n, sizeLimit)
@@ -137,7 +137,8 @@ func (a problem) forwardParams() *params {
 func (a problem) gradParams(b *kernels.Builder) *params {
 	in, out := a.In, a.Out
 	p := &params{
-		q: in[0].Ref, k: in[1].Ref, v: in[2].Ref, dq: out[0].Ref, dk: out[1].Ref, dv: out[2].Ref, documents: a.Documents, n: a.sizes(),
+		q: in[0].Ref, k: in[1].Ref, v: in[2].Ref, dq: out[0].Ref, dk: out[1].Ref, dv: out[2].Ref,
+		documents: a.Documents, n: a.sizes(),
 	}
 	if len(in) == 7 {
 		p.idx = in[3].Ref

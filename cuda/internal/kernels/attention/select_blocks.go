@@ -53,8 +53,8 @@ type selection struct {
 }
 
 func selectionOf(c *kernels.Call, op attention.SelectBlocks) selection {
-	l, d, block, topN := int64(op.Params.BlockLen), int64(op.Params.Stride), int64(op.Params.SelectBlock), int64(op.Params.TopN)
-	return selection{problemOf(c, c.In[1], c.In[1]), op, l, d, block, topN}
+	a, p := problemOf(c, c.In[1], c.In[1]), op.Params
+	return selection{a, op, int64(p.BlockLen), int64(p.Stride), int64(p.SelectBlock), int64(p.TopN)}
 }
 
 // check refuses sizes that 32 bits cannot count.
@@ -153,7 +153,7 @@ func (a selection) checkLists() error {
 
 // setLists sets the length of the lists of queries, and the first query that selects by score.
 func (a selection) setLists(p *selectParams) {
-	if n := a.blocksByScore(); n > 0 { // a list has places for 16 more entries than n, or more, but at most maxListEntries
+	if n := a.blocksByScore(); n > 0 { // a list has places for 16 more entries or more, but at most maxListEntries
 		p.capacity = int32(min(maxListEntries, kernels.RoundUp(n+16, 32)))
 	}
 	p.earliest = int32(min(a.topN*a.block, a.S))
@@ -239,8 +239,8 @@ func (a selection) selectWGMMA(b *kernels.Builder) {
 	addTensorMap(b, unsafe.Offsetof(m.kc), a.In[1], 1, mmaKeys)
 }
 
-// mmaParams returns the argument of the mma kernel, and the size of its thread blocks. usual is set for l = 2 d and l' = 4 d and at most
-// 32 heads, for which there are kernels of their own.
+// mmaParams returns the argument of the mma kernel, and the size of its thread blocks. usual is set for l = 2 d and l'
+// = 4 d and at most 32 heads, for which there are kernels of their own.
 func (a selection) mmaParams() (p selectParams, size teamSize, usual bool) {
 	h := a.headsPerGroup()
 	p = a.params()

@@ -181,8 +181,8 @@ func (a selectedProblem) guardForwardMMA() error { return a.guardMMA(mmaForwardB
 func (a selectedProblem) forwardMMA(b *kernels.Builder) {
 	p, rows := a.forwardParams(), a.wholeQueries(mmaRows)
 	p.ownRows(rows)
-	kernel, shared := a.mmaKernel(namePrefix(a.pieceKeys())+"_forward"), mmaForwardBytes(a.mmaWidth())+a.unionBytes(mmaRows)
-	addFourWarps(b, kernel, a.rowTiles(rows), shared, p)
+	kernel := a.mmaKernel(namePrefix(a.pieceKeys()) + "_forward")
+	addFourWarps(b, kernel, a.rowTiles(rows), mmaForwardBytes(a.mmaWidth())+a.unionBytes(mmaRows), p)
 }
 
 func (a selectedProblem) guardBackwardMMA() error {
@@ -203,7 +203,8 @@ func (a selectedProblem) backwardMMA(b *kernels.Builder) {
 	a.addReduce(b, p)
 }
 
-// guardWGMMA is problem.guardWGMMA. It also refuses problems for which there is no method, neither by bits nor by lists.
+// guardWGMMA is problem.guardWGMMA. It also refuses problems for which there is no method, neither by bits nor by
+// lists.
 func (a selectedProblem) guardWGMMA(shared func(widths) int64) error {
 	if err := a.checkBlock(); err != nil {
 		return err

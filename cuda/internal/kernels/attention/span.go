@@ -66,7 +66,8 @@ func (a spanProblem) forward(b *kernels.Builder) { a.forwardKernel().add(b, a.fo
 func (a spanProblem) gradKernels() (dq, dkv tiledKernel) {
 	rows := func(x tile) int64 { return a.rowTiles(x.m) }
 	keys := func(x tile) int64 { return a.groups() * kernels.CeilDiv(a.T, x.m) }
-	return tiledKernel{"span_dq", gradientTiles, a.dqBytes, rows, sameRows}, tiledKernel{"span_dkv", gradientTiles, a.dkvBytes, keys, nil}
+	return tiledKernel{"span_dq", gradientTiles, a.dqBytes, rows, sameRows},
+		tiledKernel{"span_dkv", gradientTiles, a.dkvBytes, keys, nil}
 }
 
 func (a spanProblem) guardBackward() error {
@@ -130,15 +131,16 @@ func (a spanProblem) backwardWGMMA(b *kernels.Builder) {
 		blocks = full
 	}
 	queries := max(1, shape.rows/a.headsPerGroup()) // of a tile
-	a.addDKV(b, p, a.chunks(shape.keys, queries*a.headsPerGroup(), blocks, wgmmaChunkRows), shape.keys, func(grid int64) {
+	chunks := a.chunks(shape.keys, queries*a.headsPerGroup(), blocks, wgmmaChunkRows)
+	a.addDKV(b, p, chunks, shape.keys, func(grid int64) {
 		a.addDKVWGMMA(b, "span_dkv", w, shape, grid, queries, &keyGradientParams{params: *p})
 	})
 }
 
 func sameRows(rows int64) int64 { return rows }
 
-// addDKV adds, by `add`, the launch of a kernel whose thread blocks own `keys` keys. If there are several chunks, it also adds the launch
-// that sums their results.
+// addDKV adds, by `add`, the launch of a kernel whose thread blocks own `keys` keys. If there are several chunks, it
+// also adds the launch that sums their results.
 func (a spanProblem) addDKV(b *kernels.Builder, p *params, chunks index, keys int64, add func(grid int64)) {
 	p.index = chunks
 	p.ownKeys(keys)

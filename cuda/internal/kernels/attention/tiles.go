@@ -30,8 +30,8 @@ type tiledKernel struct {
 	owned  func(rows int64) int64 // rows that a thread block owns of those of a tile; nil if it owns keys
 }
 
-// choose returns the largest tile with which minResident blocks fit a multiprocessor and all multiprocessors have work, or else the
-// smallest tile.
+// choose returns the largest tile with which minResident blocks fit a multiprocessor and all multiprocessors have work,
+// or else the smallest tile.
 func (k tiledKernel) choose(g kernels.GPU) tile {
 	for _, x := range k.tiles {
 		n := k.shared(x)
@@ -93,8 +93,8 @@ func (a problem) mmaWidth() int64 {
 	return 64
 }
 
-// guardMMA refuses dims that the mma kernels do not take, and a width that needs more shared memory than a block may have. shared
-// returns the shared memory of a thread block.
+// guardMMA refuses dims that the mma kernels do not take, and a width that needs more shared memory than a block may
+// have. shared returns the shared memory of a thread block.
 func (a problem) guardMMA(shared func(width int64) int64) error {
 	if a.D%8 != 0 || a.Dv%8 != 0 || max(a.D, a.Dv) > 128 {
 		return graph.Refuse(graph.ReasonHeadDim, "dims %d and %d, want multiples of 8 up to 128", a.D, a.Dv)
@@ -107,10 +107,12 @@ func (a problem) mmaKernel(op string) string {
 	return a.Type.Name(fmt.Sprintf("%s_mma%d", op, a.mmaWidth()))
 }
 
-// addDQ adds the launch of the mma kernel for dq. Of the rows of its tile a thread block owns ownedRows(rows). It has unionBytes(rows)
-// more shared memory than kernels whose mask is a span. If tall is set and enough thread blocks remain to fill the GPU, addDQ takes the
-// tall kernel, which reads the keys once for twice as many rows.
-func (a problem) addDQ(b *kernels.Builder, branch string, p *params, tall bool, unionBytes, ownedRows func(rows int64) int64) {
+// addDQ adds the launch of the mma kernel for dq. Of the rows of its tile a thread block owns ownedRows(rows). It has
+// unionBytes(rows) more shared memory than kernels whose mask is a span. If tall is set and enough thread blocks remain
+// to fill the GPU, addDQ takes the tall kernel, which reads the keys once for twice as many rows.
+func (a problem) addDQ(
+	b *kernels.Builder, branch string, p *params, tall bool, unionBytes, ownedRows func(rows int64) int64,
+) {
 	op, rows, width := branch+"_dq", int64(mmaRows), a.mmaWidth()
 	shared := func(rows int64) int64 { return mmaDQBytes(width, rows) + unionBytes(rows) }
 	enough := a.rowTiles(2*rows) >= tallBlocks*int64(a.GPU.SMs)

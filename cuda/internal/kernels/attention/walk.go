@@ -50,8 +50,8 @@ func (a selectedProblem) byWalk() bool {
 	return a.packed() || a.pieceKeys() < mmaKeys || h > maxPairHeads || h >= minWalkHeads && 8*a.selectionBlocks() <= h*h*a.topN
 }
 
-// addWalk adds the launches of forward or dq by a walk. The first kernel lists the selection blocks of each tile of queries, the
-// second one computes the products. Its thread blocks stay on a multiprocessor and iterate over tiles.
+// addWalk adds the launches of forward or dq by a walk. The first kernel lists the selection blocks of each tile of
+// queries, the second one computes the products. Its thread blocks stay on a multiprocessor and iterate over tiles.
 func (a selectedProblem) addWalk(b *kernels.Builder, op string, w widths, r walkKernel, argument *params) {
 	queries := a.walkQueries(r)
 	tilesPerGroup := kernels.CeilDiv(a.S, queries)

@@ -33,8 +33,8 @@ func (a problem) widths() widths {
 	return widths{}
 }
 
-// guardWGMMA refuses devices without these kernels, larger dims, and widths that need more shared memory than a block may have. shared
-// returns the shared memory of a thread block.
+// guardWGMMA refuses devices without these kernels, larger dims, and widths that need more shared memory than a block
+// may have. shared returns the shared memory of a thread block.
 func (a problem) guardWGMMA(shared func(widths) int64) error {
 	if err := a.GPU.CheckSM90(); err != nil {
 		return err
@@ -60,15 +60,15 @@ type wgmmaParams struct {
 	_      [48]byte // the size is a multiple of 64, the alignment of a tensor map
 }
 
-// addKeyTensorMaps adds the tensor maps of the keys and values to the last launch, at offsets k and v of its argument. A box has `keys`
-// keys.
+// addKeyTensorMaps adds the tensor maps of the keys and values to the last launch, at offsets k and v of its argument.
+// A box has `keys` keys.
 func addKeyTensorMaps(b *kernels.Builder, k, v uintptr, keys int64) {
 	addTensorMap(b, k, b.In[1], 1, keys)
 	addTensorMap(b, v, b.In[2], 1, keys)
 }
 
-// addWGMMA adds the launch of a kernel that owns rows and reads keys by tensor maps. There is at most one thread block for each
-// multiprocessor; it iterates over tiles.
+// addWGMMA adds the launch of a kernel that owns rows and reads keys by tensor maps. There is at most one thread block
+// for each multiprocessor; it iterates over tiles.
 func (a problem) addWGMMA(b *kernels.Builder, op string, w widths, r queryKernel, shared int64, argument *params) {
 	p := &wgmmaParams{params: *argument}
 	p.ownRows(r.rows)
@@ -77,11 +77,13 @@ func (a problem) addWGMMA(b *kernels.Builder, op string, w widths, r queryKernel
 	addKeyTensorMaps(b, unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), r.tileKeys)
 }
 
-// addTensorMap adds the tensor map of x [batch, tokens, heads, dim] at an offset of the last launch's argument. A box has some heads of
-// some tokens.
+// addTensorMap adds the tensor map of x [batch, tokens, heads, dim] at an offset of the last launch's argument. A box
+// has some heads of some tokens.
 func addTensorMap(b *kernels.Builder, offset uintptr, x kernels.Operand, heads, tokens int64) {
 	encode, dims := b.GPU.EncodeTensorMap, [4]int64{x.Dim(3), x.Dim(2), x.Dim(1), x.Dim(0)}
-	b.Encode(offset, x.Ref, func(to []byte, at kernels.Ptr) error { return encode(to, at, dims, [2]int64{heads, tokens}) })
+	b.Encode(offset, x.Ref, func(to []byte, at kernels.Ptr) error {
+		return encode(to, at, dims, [2]int64{heads, tokens})
+	})
 }
 
 // keyGradientParams is KeyGradientParams of attention_pairs.cuh.
@@ -91,8 +93,11 @@ type keyGradientParams struct {
 	pairGradients `c:"pairs"`
 }
 
-// addDKVWGMMA adds the launch of a kernel for dk and dv. A tensor-map box of q or do holds `queries` queries: 1 if they are listed.
-func (a problem) addDKVWGMMA(b *kernels.Builder, op string, w widths, shape dkvShape, grid, queries int64, p *keyGradientParams) {
+// addDKVWGMMA adds the launch of a kernel for dk and dv. A tensor-map box of q or do holds `queries` queries: 1 if they
+// are listed.
+func (a problem) addDKVWGMMA(
+	b *kernels.Builder, op string, w widths, shape dkvShape, grid, queries int64, p *keyGradientParams,
+) {
 	b.AddLaunch(a.wgmmaKernel(op, w), kernels.Line(grid), kernels.Line(shape.threads), shape.bytes, p)
 	addKeyTensorMaps(b, unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), mmaKeys)
 	heads := min(a.headsPerGroup(), shape.rows)

@@ -25,7 +25,8 @@ func checkClusters(c *kernels.Call, op decode.Step) error {
 	case op.Cache.Dense():
 		return graph.Refuse(graph.ReasonShape, "dense attention, want a compressed, selected or window branch")
 	case op.GateLayer && c.In[at.Hidden].Dim(2)%8 != 0:
-		return graph.Refuse(graph.ReasonShape, "hidden width of the gate layer is %d, want a multiple of 8", c.In[at.Hidden].Dim(2))
+		width := c.In[at.Hidden].Dim(2)
+		return graph.Refuse(graph.ReasonShape, "hidden width of the gate layer is %d, want a multiple of 8", width)
 	}
 	return checkProducts(c, op)
 }
@@ -40,10 +41,11 @@ type clusterStep struct {
 	logits    int64 // bytes of the logits of a block that do not fit its shared memory
 }
 
-// clusterStepOf takes the largest clusters that can all run at once, so their size depends on the cache and the device alone.
+// clusterStepOf takes the largest clusters that can all run at once, so their size depends on the cache and the device
+// alone.
 func clusterStepOf(c *kernels.Call, op decode.Step) clusterStep {
 	p, keys := paramsOf(c, op)
-	s := clusterStep{decodeParams: p, class: mmaProducts(c, op), sequences: int64(op.Cache.Slots) * int64(op.Cache.KVHeads)}
+	s := clusterStep{decodeParams: p, class: mmaProducts(c, op), sequences: sequences(op)}
 	context, phiFloats := int64(p.width-1)*int64(op.Cache.PageLen), p.workSize
 	for _, s.cluster = range clusters {
 		p.pickSize = pickSize(op.Cache, context, 32*s.warps)
@@ -53,7 +55,8 @@ func clusterStepOf(c *kernels.Call, op decode.Step) clusterStep {
 		}
 	}
 	if p.pickSize > 0 {
-		share := kernels.CeilDiv(max(1, keys[decode.Compressed]), 16*s.blocks)*16 + 8 // keys of a block: Share of decode_cluster.cu
+		// The keys of a block: Share of decode_cluster.cu.
+		share := kernels.CeilDiv(max(1, keys[decode.Compressed]), 16*s.blocks)*16 + 8
 		if logits := 4 * int64(p.h) * share; s.class.runAtOnce(c.GPU, s.cluster, s.sequences, s.shared+logits) {
 			s.shared += logits
 		} else { // the logits go to global memory instead
@@ -81,7 +84,8 @@ func stepClusters(b *kernels.Builder, op decode.Step) {
 	grid := kernels.Dim{X: int(s.blocks), Y: op.Cache.KVHeads, Z: op.Cache.Slots}
 	kernel := fmt.Sprintf("nsa_decode_cluster%dx%d_%s", s.blocks, s.warps, s.class.name)
 	b.AddClusters(kernel, grid, kernels.Line(32*s.warps), s.shared, s.decodeParams)
-	if at := op.Inputs(); !op.GateLayer || b.In[at.GateW].Constant && b.In[at.GateBias].Constant { // read before the kernel waits
+	// The kernel reads the weights of the gates before it waits.
+	if at := op.Inputs(); !op.GateLayer || b.In[at.GateW].Constant && b.In[at.GateBias].Constant {
 		b.Overlap()
 	}
 }

@@ -28,11 +28,12 @@ func in() kernels.Types {
 }
 
 func stepEntries() []kernels.Entry {
+	type entry = kernels.EntryFor[decode.Step]
 	types := in().Out(kernels.Float("o"), kernels.Int32("idx", "read"))
 	return kernels.Entries(
-		kernels.EntryFor[decode.Step]{Name: "cuda cluster", Types: types, Guard: guardStepClusters, Launches: stepClusters},
-		kernels.EntryFor[decode.Step]{Name: "cuda mma", Types: types, Guard: guardStepMMA, Launches: stepMMA},
-		kernels.EntryFor[decode.Step]{Types: types, Guard: guardStep, Launches: step},
+		entry{Name: "cuda cluster", Types: types, Guard: guardStepClusters, Launches: stepClusters},
+		entry{Name: "cuda mma", Types: types, Guard: guardStepMMA, Launches: stepMMA},
+		entry{Types: types, Guard: guardStep, Launches: step},
 	)
 }
 
@@ -175,9 +176,9 @@ func generalProducts(c *kernels.Call, op decode.Step) productClass {
 
 // checkCache refuses a cache of another type than the other operands, and one with more keys than 32 bits count.
 func checkCache(call *kernels.Call, c decode.KVCache) error {
-	typ, err := kernels.TypeOf(cmp.Or(c.Half, tensor.Float32))
-	if err != nil || typ != call.Type {
-		return graph.Refuse(graph.ReasonType, "the cache is %v, want %v as the other inputs", cmp.Or(c.Half, tensor.Float32), call.Type)
+	stored := cmp.Or(c.Half, tensor.Float32)
+	if typ, err := kernels.TypeOf(stored); err != nil || typ != call.Type {
+		return graph.Refuse(graph.ReasonType, "the cache is %v, want %v as the other inputs", stored, call.Type)
 	}
 	if rows := float64(c.KVHeads) * max(float64(c.Pages)*float64(c.PageLen), float64(c.Slots)*float64(max(c.Window, c.BlockLen))); rows > math.MaxInt32 {
 		return graph.Refuse(graph.ReasonSize, "a cache of %.3g keys, want at most 2^31-1", rows)
@@ -196,8 +197,8 @@ func checkStep(c *kernels.Call, op decode.Step) error {
 	return nil
 }
 
-// paramsOf returns the argument of the kernels, without turns and without the fields that say how blocks share the work. It also returns
-// keys, the most keys of a sequence in each branch, 0 for a branch that stores nothing.
+// paramsOf returns the argument of the kernels, without turns and without the fields that say how blocks share the
+// work. It also returns keys, the most keys of a sequence in each branch, 0 for a branch that stores nothing.
 func paramsOf(b *kernels.Call, op decode.Step) (p *decodeParams, keys [branches]int64) {
 	c, layout, at := op.Cache, op.Cache.Layout(), op.Inputs()
 	q, table := b.In[at.Q], b.In[at.PageTable]
@@ -290,12 +291,15 @@ type split struct {
 	shared, joinShared       int64 // bytes of a block
 }
 
-// splitOf cuts the keys into parts. With few sequences, parts are short, so that every multiprocessor gets some. The lengths of parts
-// depend on the cache and the device alone.
+// sequences is the number of sequences of all groups.
+func sequences(op decode.Step) int64 { return int64(op.Cache.Slots) * int64(op.Cache.KVHeads) }
+
+// splitOf cuts the keys into parts. With few sequences, parts are short, so that every multiprocessor gets some. The
+// lengths of parts depend on the cache and the device alone.
 func splitOf(c *kernels.Call, op decode.Step, class productClass) split {
 	p, keys := paramsOf(c, op)
 	h := int64(p.h)
-	s := split{decodeParams: p, sequences: int64(op.Cache.Slots) * int64(op.Cache.KVHeads)}
+	s := split{decodeParams: p, sequences: sequences(op)}
 	partsOfLaunch := max(1, int64(c.GPU.SMs)*class.blocksPerSM/s.sequences) // of a sequence, to fill the GPU
 	s.spanParts = p.cutParts(0, partsOfLaunch, keys, decode.Compressed, decode.Window)
 	if op.Cache.Has(decode.Selected) {

@@ -12,7 +12,8 @@ import (
 // Entries returns the entry of the table.
 func Entries() []kernels.Entry {
 	return kernels.Entries(kernels.EntryFor[spec.DocumentTable]{
-		Types: kernels.In(kernels.Int32("cu_seqlens")).Out(kernels.Int32("table")), Guard: guardDocumentTable, Launches: documentTable,
+		Types: kernels.In(kernels.Int32("cu_seqlens")).Out(kernels.Int32("table")),
+		Guard: guardDocumentTable, Launches: documentTable,
 	})
 }
 
@@ -27,8 +28,8 @@ type documentTableParams struct {
 const owned = 1024
 
 func guardDocumentTable(c *kernels.Call, op spec.DocumentTable) error {
-	if cu := c.In[0]; cu.N() > math.MaxInt32-owned || op.BlockLen > math.MaxInt32 {
-		return graph.Refuse(graph.ReasonSize, "%d boundaries, blocks of %d tokens, want less than 2^31", cu.N(), op.BlockLen)
+	if n := c.In[0].N(); n > math.MaxInt32-owned || op.BlockLen > math.MaxInt32 {
+		return graph.Refuse(graph.ReasonSize, "%d boundaries, blocks of %d tokens, want less than 2^31", n, op.BlockLen)
 	}
 	return nil
 }
@@ -37,7 +38,9 @@ func guardDocumentTable(c *kernels.Call, op spec.DocumentTable) error {
 func documentTable(b *kernels.Builder, op spec.DocumentTable) {
 	const maxGridRows = math.MaxUint16
 	cu, table := b.In[0], b.Out[0]
-	p := &documentTableParams{cu.Ref, table.Ref, cu.N() - 1, int32(op.Batch), int32(op.Seq), int32(op.BlockLen), int32(op.Stride)}
+	p := &documentTableParams{
+		cu.Ref, table.Ref, cu.N() - 1, int32(op.Batch), int32(op.Seq), int32(op.BlockLen), int32(op.Stride),
+	}
 	grid := kernels.Dim{X: int(kernels.CeilDiv(table.Dim(1), owned)), Y: min(op.Batch, maxGridRows), Z: 1}
 	b.AddLaunch("nsa_document_table_i32", grid, kernels.Threads(), 0, p)
 }

@@ -22,9 +22,9 @@ type columnsParams struct {
 	parts, dim, inverse, wide int32
 }
 
-// columns is a matrix whose columns are those of several parts, side by side. joint is [rows, sum of cols], part i is [rows,...]
-// with cols[i] columns, and all are of b.Type. A join sums the terms of a part. Splits and joins rotate the parts in rotated,
-// [B,S,H,D] of one D, by rope.
+// columns is a matrix whose columns are those of several parts, side by side. joint is [rows, sum of cols], part i is
+// [rows,...] with cols[i] columns, and all are of b.Type. A join sums the terms of a part. Splits and joins rotate the
+// parts in rotated, [B,S,H,D] of one D, by rope.
 type columns struct {
 	joint   kernels.Ref
 	parts   [][]kernels.Operand
@@ -58,8 +58,8 @@ func (m columns) guard(c *kernels.Call) error {
 			return err
 		}
 		if part.Dim(2)*part.Dim(3) != m.cols[i] || seq > 0 && seq != part.Dim(1) {
-			return graph.Refuse(graph.ReasonShape,
-				"rotated part %v, want %d columns for each token, and as many tokens as other rotated parts", part, m.cols[i])
+			return graph.Refuse(graph.ReasonShape, "rotated part %v, want %d columns for each token, and as many tokens "+
+				"as other rotated parts", part, m.cols[i])
 		}
 		seq = part.Dim(1)
 	}
@@ -71,9 +71,8 @@ func (m columns) guard(c *kernels.Call) error {
 
 // argument returns the argument of both kernels. Its wide is 1 if all parts and heads begin at multiples of 16 bytes.
 func (m columns) argument(c *kernels.Call) *columnsParams {
-	p := &columnsParams{joint: m.joint, documents: c.Documents, rows: m.parts[0][0].N() / m.cols[0], parts: int32(len(m.parts)), wide: 1}
-	p.seq = p.rows
-	end := int64(0)
+	rows, end := m.parts[0][0].N()/m.cols[0], int64(0)
+	p := &columnsParams{joint: m.joint, documents: c.Documents, rows: rows, seq: rows, parts: int32(len(m.parts)), wide: 1}
 	for i, terms := range m.parts {
 		part, size := terms[0], m.cols[i]
 		for t, x := range terms {

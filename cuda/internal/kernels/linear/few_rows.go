@@ -23,8 +23,8 @@ type fewParams struct {
 // few is the name of the entries of linear layers for few rows of x.
 const few = "cuda few"
 
-// The most rows of x for the two kernels of few_rows.cu. In linear_few one block has all rows and 8 features. In linear_rows a block
-// has 32 rows and 16 features.
+// The most rows of x for the two kernels of few_rows.cu. In linear_few one block has all rows and 8 features. In
+// linear_rows a block has 32 rows and 16 features.
 const (
 	maxRowsOfOneBlock = 16
 	maxFewRows        = 64
@@ -74,8 +74,8 @@ func (f fewRows) guard(c *kernels.Call) error {
 		}
 	}
 	if limit := int64(c.GPU.SharedPerBlock) - static; f.norm && (rows > maxRowsOfOneBlock || f.shared() > limit) {
-		return graph.Refuse(graph.ReasonShape, "RMSNorm of %d rows of %d elements, want at most %d rows in %d bytes of shared memory",
-			rows, k, maxRowsOfOneBlock, limit)
+		return graph.Refuse(graph.ReasonShape, "RMSNorm of %d rows of %d elements, want at most %d rows in %d bytes of "+
+			"shared memory", rows, k, maxRowsOfOneBlock, limit)
 	}
 	return nil
 }
@@ -83,7 +83,8 @@ func (f fewRows) guard(c *kernels.Call) error {
 // add adds the launch. complete sets what p has beside x, w and y.
 func (f fewRows) add(b *kernels.Builder, complete func(p *fewParams)) {
 	rows, k, features := f.size()
-	p := &fewParams{x: f.x.Ref, parts: int32(len(f.ws)), rows: int32(rows), k: int32(k), wide: kernels.Flag(f.ys[0].Type() == kernels.F32)}
+	p := &fewParams{x: f.x.Ref, parts: int32(len(f.ws)), rows: int32(rows), k: int32(k)}
+	p.wide = kernels.Flag(f.ys[0].Type() == kernels.F32)
 	complete(p)
 	kernel, grid, threads := "linear_few", kernels.Line(0), int64(256)
 	if rows > maxRowsOfOneBlock {
@@ -101,7 +102,8 @@ func (f fewRows) add(b *kernels.Builder, complete func(p *fewParams)) {
 	}
 	b.AddLaunch(b.Type.Name(kernel), grid, kernels.Line(threads), f.shared(), p)
 	readBeforeWait := slices.Concat([]kernels.Ref{p.gain}, p.w[:len(f.ws)], p.bias[:len(f.ws)])
-	if !slices.ContainsFunc(b.In, func(o kernels.Operand) bool { return slices.Contains(readBeforeWait, o.Ref) && !o.Constant }) {
+	written := func(o kernels.Operand) bool { return slices.Contains(readBeforeWait, o.Ref) && !o.Constant }
+	if !slices.ContainsFunc(b.In, written) {
 		b.Overlap()
 	}
 }

@@ -10,11 +10,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
 )
 
-// Several linear layers of one input are one product. Their weights lie one after the other in memory, or are copied there. One kernel
-// splits or joins the columns. So x is read once: for a layer of 128 outputs, reading x takes longer than the product.
+// Several linear layers of one input are one product. Their weights lie one after the other in memory, or are copied
+// there. One kernel splits or joins the columns. So x is read once: for a layer of 128 outputs, reading x takes longer
+// than the product.
 
 func fusedEntries() []kernels.Entry {
-	half, float, mixed, gain, documents := kernels.Half, kernels.Float, kernels.Mixed("x"), kernels.Float32("gain"), kernels.Documents()
+	half, float, documents := kernels.Half, kernels.Float, kernels.Documents()
+	mixed, gain := kernels.Mixed("x"), kernels.Float32("gain")
 	grads := kernels.WeightGrad("dws").Repeated()
 	gradIn := kernels.In(float("x", "dy", "others").Repeated(), documents)
 	return kernels.Entries(
@@ -29,18 +31,20 @@ func fusedEntries() []kernels.Entry {
 			Guard: guardFewFused(true), Launches: fewFused,
 		},
 		kernels.EntryFor[linear.Fused]{ // with the cast after it
-			Name: few, Types: kernels.In(mixed, half("w"), gain).Out(kernels.Float32("y")), Guard: guardFewFused(true), Launches: fewFused,
+			Name:  few,
+			Types: kernels.In(mixed, half("w"), gain).Out(kernels.Float32("y")),
+			Guard: guardFewFused(true), Launches: fewFused,
 		},
 		kernels.EntryFor[linear.Fused]{
 			Types:    kernels.In(float("x", "w", "parameters").Repeated(), documents).Out(float("ys").Repeated()),
-			Products: kernels.Always[linear.Fused], Guard: guardFused, Launches: fused,
+			Products: fusedProducts, Guard: guardFused, Launches: fused,
 		},
 		kernels.EntryFor[linear.FusedGrad]{
 			Types:    gradIn.Out(float("dx"), grads),
-			Products: kernels.Always[linear.FusedGrad], Guard: guardFusedGrad, Launches: fusedGrad,
+			Products: fusedGradProducts, Guard: guardFusedGrad, Launches: fusedGrad,
 		},
 		kernels.EntryFor[linear.FusedGrad]{ // without dx
-			Types: gradIn.Out(grads), Products: kernels.Always[linear.FusedGrad], Guard: guardFusedGrad, Launches: fusedGrad,
+			Types: gradIn.Out(grads), Products: fusedGradProducts, Guard: guardFusedGrad, Launches: fusedGrad,
 		},
 	)
 }
@@ -78,35 +82,43 @@ func fewFused(b *kernels.Builder, op linear.Fused) {
 	})
 }
 
-// fusedProduct returns the product of x and all weights, and the results as its columns.
-func fusedProduct(c *kernels.Call, op linear.Fused) (p kernels.Product, y columns) {
+// fusedProducts returns the product of x and all weights.
+func fusedProducts(c *kernels.Call, op linear.Fused) []kernels.Product {
 	x, ws, biases, _ := linear.SplitFused(op, len(c.Out), c.In)
-	y = columns{rotated: op.Rotated, rope: op.RoPE}
-	p = kernels.Product{Type: c.Type, Out: c.Type, K: ws[0].Dim(1), TransB: true, Bias: len(biases) > 0}
+	in, bias := ws[0].Dim(1), len(biases) > 0
+	p := kernels.Product{Type: c.Type, Out: c.Type, M: x.N() / in, N: totalRows(ws), K: in, TransB: true, Bias: bias}
+	return []kernels.Product{p}
+}
+
+// totalRows is the number of rows of all weights.
+func totalRows(ws []kernels.Operand) (total int64) {
+	for _, w := range ws {
+		total += w.Dim(0)
+	}
+	return total
+}
+
+// fusedColumns returns the results as columns of one matrix.
+func fusedColumns(c *kernels.Call, op linear.Fused) columns {
+	_, ws, _, _ := linear.SplitFused(op, len(c.Out), c.In)
+	y := columns{rotated: op.Rotated, rope: op.RoPE}
 	for i, w := range ws {
 		y.parts, y.cols = append(y.parts, c.Out[i:i+1]), append(y.cols, w.Dim(0))
-		p.N += w.Dim(0)
 	}
-	p.M = x.N() / p.K
-	return p, y
+	return y
 }
 
 func guardFused(c *kernels.Call, op linear.Fused) error {
 	if op.Norm != 0 || op.Activation != [linear.MaxFused]linear.Activation{} {
 		return graph.Refuse(graph.ReasonShape, "has a norm or an activation, which a matrix product does not compute")
 	}
-	p, y := fusedProduct(c, op)
-	if err := c.CheckProducts(p); err != nil {
-		return err
-	}
-	return y.guard(c)
+	return fusedColumns(c, op).guard(c)
 }
 
 // fused adds x [rows,in], w_i [out_i,in], biases -> y_i [rows,out_i].
 func fused(b *kernels.Builder, op linear.Fused) {
 	x, ws, biases, _ := linear.SplitFused(op, len(b.Out), b.In)
-	p, y := fusedProduct(&b.Call, op)
-	size := int64(b.Type.Bytes())
+	p, y, size := fusedProducts(&b.Call, op)[0], fusedColumns(&b.Call, op), int64(b.Type.Bytes())
 	w, copies := gather(b, ws)
 	bias := kernels.Ref(0)
 	if len(biases) > 0 {
@@ -126,18 +138,26 @@ func fused(b *kernels.Builder, op linear.Fused) {
 	y.addSplit(b)
 }
 
-// fusedGradProducts returns the products of dw and of dx, and all dy as columns.
-func fusedGradProducts(c *kernels.Call, op linear.FusedGrad) (dw, dx kernels.Product, dy columns) {
-	x, dys, _ := linear.SplitFusedGrad(op, c.In)
+// fusedGradProducts returns the products of dw and, if there is a dx, of dx.
+func fusedGradProducts(c *kernels.Call, op linear.FusedGrad) []kernels.Product {
 	dws, _ := fusedGrads(c, op)
-	dy = columns{parts: dys, rotated: op.Rotated, rope: op.RoPE}
-	total, in := int64(0), int64(op.In)
+	total, in, rows := totalRows(dws), int64(op.In), c.In[0].N()/int64(op.In)
+	dw := kernels.Product{Type: c.Type, Out: dws[0].Type(), M: total, N: in, K: rows, TransA: true}
+	if op.WeightsOnly {
+		return []kernels.Product{dw}
+	}
+	return []kernels.Product{dw, {Type: c.Type, Out: c.Type, M: rows, N: in, K: total}}
+}
+
+// fusedGradColumns returns all dy as columns of one matrix.
+func fusedGradColumns(c *kernels.Call, op linear.FusedGrad) columns {
+	_, dys, _ := linear.SplitFusedGrad(op, c.In)
+	dy := columns{parts: dys, rotated: op.Rotated, rope: op.RoPE}
+	dws, _ := fusedGrads(c, op)
 	for _, dw := range dws {
 		dy.cols = append(dy.cols, dw.Dim(0))
-		total += dw.Dim(0)
 	}
-	dw = kernels.Product{Type: c.Type, Out: dws[0].Type(), M: total, N: in, K: x.N() / in, TransA: true}
-	return dw, kernels.Product{Type: c.Type, Out: c.Type, M: dw.K, N: in, K: total}, dy
+	return dy
 }
 
 // fusedGrads returns dw_i and dx, or x if there is no dx.
@@ -152,29 +172,23 @@ func guardFusedGrad(c *kernels.Call, op linear.FusedGrad) error {
 	dws, dx := fusedGrads(c, op)
 	for _, dw := range dws {
 		if dw.Type() != dws[0].Type() || dx.Type() != c.Type {
-			return graph.Refuse(graph.ReasonType, "dx is %v, dw are %v and %v, want dx of %v and all dw of one type", dx, dws[0], dw, c.Type)
+			const text = "dx is %v, dw are %v and %v, want dx of %v and all dw of one type"
+			return graph.Refuse(graph.ReasonType, text, dx, dws[0], dw, c.Type)
 		}
 	}
-	products := make([]kernels.Product, 2)
-	var dy columns
-	if products[0], products[1], dy = fusedGradProducts(c, op); op.WeightsOnly {
-		products = products[:1]
-	}
-	if err := dy.guard(c); err != nil {
-		return err
-	}
-	return c.CheckProducts(products...)
+	return fusedGradColumns(c, op).guard(c)
 }
 
-// fusedGrad adds x [rows,in], dy_i [rows,out_i], w_i [out_i,in] -> dx [rows,in], dw_i [out_i,in]. w_i and dx are optional.
+// fusedGrad adds x [rows,in], dy_i [rows,out_i], w_i [out_i,in] -> dx [rows,in], dw_i [out_i,in]. w_i and dx are
+// optional.
 func fusedGrad(b *kernels.Builder, op linear.FusedGrad) {
 	x, _, ws := linear.SplitFusedGrad(op, b.In)
 	dws, dx := fusedGrads(&b.Call, op)
-	dwProduct, dxProduct, dy := fusedGradProducts(&b.Call, op)
-	dy.joint = b.Work(dwProduct.K * dwProduct.M * int64(b.Type.Bytes()))
+	products, dy := fusedGradProducts(&b.Call, op), fusedGradColumns(&b.Call, op)
+	dy.joint = b.Work(products[0].K * products[0].M * int64(b.Type.Bytes()))
 	dy.addJoin(b)
 	dw, copies := gather(b, dws)
-	matmul.AddProduct(b, dwProduct, dy.joint, x.Ref, 0, dw)
+	matmul.AddProduct(b, products[0], dy.joint, x.Ref, 0, dw)
 	for i, c := range copies {
 		copies[i].From, copies[i].To = c.To, c.From
 	}
@@ -182,12 +196,12 @@ func fusedGrad(b *kernels.Builder, op linear.FusedGrad) {
 	if !op.WeightsOnly {
 		w, copies := gather(b, ws)
 		memory.AddCopies(b, copies...)
-		matmul.AddProduct(b, dxProduct, dy.joint, w, 0, dx.Ref)
+		matmul.AddProduct(b, products[1], dy.joint, w, 0, dx.Ref)
 	}
 }
 
-// gather returns memory that holds the arrays one after the other, and the copies that fill it. If the arrays already lie so, it
-// returns their own memory and no copies.
+// gather returns memory that holds the arrays one after the other, and the copies that fill it. If the arrays already
+// lie so, it returns their own memory and no copies.
 func gather(b *kernels.Builder, list []kernels.Operand) (to kernels.Ref, copies []memory.Copy) {
 	if !slices.ContainsFunc(list[1:], func(o kernels.Operand) bool { return !o.Follows }) {
 		return list[0].Ref, nil

@@ -17,8 +17,8 @@ type params struct {
 	transA, transB                         int32
 }
 
-// AddProduct adds c = op(x) op(y) + bias: by b's library if it has one, else in float32 by matmul.cu and in half precision, on tensor
-// cores, by matmul_tensor.cu. bias [N] is 0 for none.
+// AddProduct adds c = op(x) op(y) + bias: by b's library if it has one, else in float32 by matmul.cu and in half
+// precision, on tensor cores, by matmul_tensor.cu. bias [N] is 0 for none.
 func AddProduct(b *kernels.Builder, p kernels.Product, x, y, bias, c kernels.Ref) {
 	p, err := p.Complete()
 	switch {

@@ -106,7 +106,8 @@ func addHalf(b *kernels.Builder, p kernels.Product, x, y, bias, c kernels.Ref) {
 	if plan.splits == 1 {
 		return
 	}
-	b.AddLaunch("nsa_matmul_sum_f32", kernels.GridStride(kernels.CeilDiv(arg.strideSplit, 4*256)), kernels.Threads(), 0, &sumParams{
+	grid := kernels.GridStride(kernels.CeilDiv(arg.strideSplit, 4*256))
+	b.AddLaunch("nsa_matmul_sum_f32", grid, kernels.Threads(), 0, &sumParams{
 		partial: arg.c, bias: bias, c: c, m: p.M, n: p.N, pitch: pitch(p), ldc: p.LDC, strideC: p.StrideC,
 		batch: p.Batch, splits: plan.splits, outType: int32(p.Out), biasType: int32(p.Type),
 	})

@@ -46,7 +46,7 @@ const maxNormDim = 12288 - 256
 func rmsNorm(b *kernels.Builder, op norm.RMSNorm) {
 	x, weight, y := b.In[0], b.In[1], b.Out[0]
 	rows, dim := x.Rows()
-	p := &rmsNormParams{x: x.Ref, weight: weight.Ref, y: y.Ref, rows: rows, dim: dim, eps: float32(op.Eps), xType: int32(x.Type())}
+	p := &rmsNormParams{x.Ref, weight.Ref, y.Ref, rows, dim, float32(op.Eps), int32(x.Type())}
 	b.AddRows(b.Type.Name("rmsnorm"), rows, dim, p)
 	if weight.Constant { // as in decoding, where the next launch overlaps, too
 		b.Overlap()

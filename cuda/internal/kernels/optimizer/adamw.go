@@ -16,8 +16,7 @@ import (
 func Entries() []kernels.Entry {
 	return kernels.Entries(kernels.EntryFor[optimizer.Update]{
 		Types:    kernels.In(kernels.Any("inputs").Repeated()).Out(kernels.Any("norm")),
-		Products: func(_ *kernels.Call, op optimizer.Update) bool { return op.MuonMask != "" },
-		Guard:    guardUpdate, Launches: update,
+		Products: muonProducts, Guard: guardUpdate, Launches: update,
 	})
 }
 
@@ -64,17 +63,11 @@ func guardUpdate(c *kernels.Call, op optimizer.Update) error {
 			return graph.Refuse(graph.ReasonType, "a copy is %v, want half precision", o.Copy)
 		}
 	}
-	for _, s := range muonBatches(op, inputs) {
-		gram, square, update := s.products(int64(len(s.tensors)))
-		if err := c.CheckProducts(gram, square, update); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 
-// update adds hyper [10], and weight, grad, m, v and an optional copy of each tensor -> norm [1], the norm of all gradients. If it is
-// finite, weights, moments and copies are updated in place.
+// update adds hyper [10], and weight, grad, m, v and an optional copy of each tensor -> norm [1], the norm of all
+// gradients. If it is finite, weights, moments and copies are updated in place.
 func update(b *kernels.Builder, op optimizer.Update) {
 	hyper, inputs := optimizer.Split(op, b.In)
 	norm := b.Out[0]
@@ -115,7 +108,8 @@ func runGrid(runs []adamWRun) kernels.Dim { return kernels.Line(min(int64(len(ru
 
 // tensorOf describes a tensor.
 func tensorOf(o optimizer.Tensor[kernels.Operand]) adamWTensor {
-	t := adamWTensor{weight: o.Weight.Ref, grad: o.Grad.Ref, m: o.M.Ref, v: o.V.Ref, n: o.Weight.N(), gradType: int32(o.Grad.Type())}
+	t := adamWTensor{weight: o.Weight.Ref, grad: o.Grad.Ref, m: o.M.Ref, v: o.V.Ref, n: o.Weight.N()}
+	t.gradType = int32(o.Grad.Type())
 	if o.Copy.Shape != nil {
 		t.half, t.halfType = o.Copy.Ref, int32(o.Copy.Type())
 	}

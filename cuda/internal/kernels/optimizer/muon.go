@@ -50,6 +50,15 @@ func (s muonShape) products(count int64) (gram, square, update kernels.Product) 
 	return gram, square, batch(kernels.Product{M: s.rows, N: s.cols, K: side})
 }
 
+func muonProducts(c *kernels.Call, op optimizer.Update) (list []kernels.Product) {
+	_, inputs := optimizer.Split(op, c.In)
+	for _, s := range muonBatches(op, inputs) {
+		gram, square, update := s.products(int64(len(s.tensors)))
+		list = append(list, gram, square, update)
+	}
+	return list
+}
+
 // takesMuon reports whether tensor i takes a step of Muon.
 func takesMuon(op optimizer.Update, i int) bool { return op.MuonMask != "" && op.MuonMask[i] == '1' }
 
@@ -97,7 +106,8 @@ func addMuon(b *kernels.Builder, batches []muonBatch, tensors []adamWTensor, ste
 	matrices := func(elements int64) kernels.Ref { return b.Work(4 * elements) }
 	w := muonWork{
 		matrices(elements), matrices(elements),
-		matrices(squares), matrices(squares), matrices(squares), matrices(squares), matrices(squares), b.Work(8 * count),
+		matrices(squares), matrices(squares), matrices(squares), matrices(squares), matrices(squares),
+		b.Work(8 * count),
 	}
 	for _, s := range batches {
 		var batch []muonTensor
@@ -105,34 +115,38 @@ func addMuon(b *kernels.Builder, batches []muonBatch, tensors []adamWTensor, ste
 		for i, tensor := range s.tensors {
 			t, offset := tensors[tensor], 4*int64(i)*s.elements()
 			batch = append(batch, muonTensor{
-				weight: t.weight, grad: t.grad, m: t.m, half: t.half, gradType: t.gradType, halfType: t.halfType, decay: t.decay,
+				weight: t.weight, grad: t.grad, m: t.m, half: t.half,
+				gradType: t.gradType, halfType: t.halfType, decay: t.decay,
 				u: w.u.Plus(offset), update: w.update.Plus(offset), gramNorm: w.norms.Plus(8 * int64(i)),
 				size: float32(optimizer.MuonScale * math.Sqrt(float64(max(s.rows, s.cols)))),
 			})
 			runs = append(runs, runsOf(i, t.n)...)
 		}
-		p := &muonParams{tensors: b.Array(batch), runs: b.Array(runs), hyper: step.hyper, norm: step.norm, count: int64(len(runs))}
+		p := &muonParams{b.Array(batch), b.Array(runs), step.hyper, step.norm, int64(len(runs))}
 		b.AddLaunch("nsa_muon_momentum_f32", runGrid(runs), kernels.Threads(), 0, p)
 		w.addOrthogonal(b, s.muonShape, int64(len(batch)))
 		b.AddLaunch("nsa_muon_update_f32", runGrid(runs), kernels.Threads(), 0, p)
 	}
 }
 
-// addOrthogonal adds the launches that compute update and norms from u, for count matrices. See optimizer.MuonPolynomials.
+// addOrthogonal adds the launches that compute update and norms from u, for count matrices. See
+// optimizer.MuonPolynomials.
 func (w muonWork) addOrthogonal(b *kernels.Builder, s muonShape, count int64) {
 	side := s.side()
 	gram, ofSquares, update := s.products(count)
 	square := func(c, x, y kernels.Ref) { matmul.AddProduct(b, ofSquares, x, y, 0, c) }
 
 	matmul.AddProduct(b, gram, w.u, w.u, 0, w.gram)
-	b.AddLaunch("nsa_muon_norm_f32", kernels.GridStride(count), kernels.Line(1024), 0, &muonNormParams{w.gram, w.norms, count, side * side})
+	norm := &muonNormParams{w.gram, w.norms, count, side * side}
+	b.AddLaunch("nsa_muon_norm_f32", kernels.GridStride(count), kernels.Line(1024), 0, norm)
 	p, q, spare := w.p, w.q, w.spare
 	polynomials := optimizer.MuonPolynomials()
 	for i, c := range polynomials {
 		square(w.square, w.gram, w.gram)
 		n := count * side * side
 		b.AddElements("nsa_muon_polynomial_f32", kernels.F32, n, &muonPolynomialParams{
-			gram: w.gram, square: w.square, p: p, n: n, side: side, a: float32(c[0]), b: float32(c[1]), c: float32(c[2]),
+			gram: w.gram, square: w.square, p: p, n: n, side: side,
+			a: float32(c[0]), b: float32(c[1]), c: float32(c[2]),
 		})
 		if i < len(polynomials)-1 {
 			square(w.square, p, w.gram)

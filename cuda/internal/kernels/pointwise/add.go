@@ -28,8 +28,8 @@ type addParams struct {
 // maxTerms is the most terms that one launch sums.
 const maxTerms = 8
 
-// AddSum adds y = the sum of terms in their order. Each term is float32 or b.Type. With more than maxTerms terms the partial sum is
-// stored in y, and so rounded to y's type, before every 7 further terms.
+// AddSum adds y = the sum of terms in their order. Each term is float32 or b.Type. With more than maxTerms terms the
+// partial sum is stored in y, and so rounded to y's type, before every 7 further terms.
 func AddSum(b *kernels.Builder, y kernels.Operand, terms ...kernels.Operand) {
 	p := addParams{y: y.Ref, n: y.N()}
 	put := func(k int32, o kernels.Operand) {

@@ -100,8 +100,8 @@ func gatedSumGrad(b *kernels.Builder, op pointwise.GatedSumGrad) {
 	addTeams(b, "gated_sum_grad", p.rows, p.dim, p)
 }
 
-// addTeams adds a launch in which a team of threads owns a row. It has as many threads as the row has pieces of 16 bytes, at most a
-// warp.
+// addTeams adds a launch in which a team of threads owns a row. It has as many threads as the row has pieces of 16
+// bytes, at most a warp.
 func addTeams(b *kernels.Builder, kernel string, rows, dim int64, params any) {
 	team := 1
 	for team < 32 && int64(team)*b.Type.Lanes() < dim {

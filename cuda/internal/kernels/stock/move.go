@@ -15,7 +15,8 @@ type copies struct {
 	zeros bool
 }
 
-// copying returns the entry of an op that copies elements. copiesOf returns the copies; ok is false for shapes that do not fit.
+// copying returns the entry of an op that copies elements. copiesOf returns the copies; ok is false for shapes that do
+// not fit.
 func copying[S any](types kernels.Types, copiesOf func(c *kernels.Call, op S) (x copies, ok bool)) kernels.EntryFor[S] {
 	return kernels.EntryFor[S]{
 		Types: types,

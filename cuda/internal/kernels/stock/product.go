@@ -31,12 +31,12 @@ func batched(p kernels.Product) kernels.Product {
 	return p
 }
 
-// checkProduct refuses what addProduct does not take.
-func checkProduct(c *kernels.Call, p kernels.Product) error {
-	if !multiplies(p) {
+// productsOf returns p if addProduct adds it as a matrix product.
+func productsOf(p kernels.Product, ok bool) []kernels.Product {
+	if !ok || !multiplies(p) {
 		return nil
 	}
-	return c.CheckProducts(batched(p))
+	return []kernels.Product{batched(p)}
 }
 
 // addProduct adds a product of float32. If one operand is a vector, it is a reduction, which reads the other operand once.
@@ -62,7 +62,7 @@ func guardProduct(c *kernels.Call, op Product) error {
 	if !ok || p.Batch*p.M*p.N != c.Out[0].N() {
 		return refuseShapes(c)
 	}
-	return checkProduct(c, p)
+	return nil
 }
 
 func product(b *kernels.Builder, op Product) {
@@ -70,9 +70,8 @@ func product(b *kernels.Builder, op Product) {
 	addProduct(b, p, b.In[0].Ref, b.In[1].Ref, b.Out[0].Ref)
 }
 
-func productMultiplies(c *kernels.Call, op Product) bool {
-	p, ok := op.sizes(c.In[0], c.In[1])
-	return ok && multiplies(p)
+func products(c *kernels.Call, op Product) []kernels.Product {
+	return productsOf(op.sizes(c.In[0], c.In[1]))
 }
 
 // sizes returns the sizes of the product; ok is false if the operands do not fit each other.
@@ -112,7 +111,8 @@ func matrix(shape tensor.Shape, trans bool) (rows, cols int64) {
 	return int64(shape[0]), int64(shape[1])
 }
 
-// tensordotProduct returns the operands of a tensordot as matrices, and their product; ok is false if they do not fit each other.
+// tensordotProduct returns the operands of a tensordot as matrices, and their product; ok is false if they do not fit
+// each other.
 func tensordotProduct(c *kernels.Call, op Tensordot) (x, y side, p kernels.Product, ok bool) {
 	x, okX := sideOf(c.In[0], op.A)
 	y, okY := sideOf(c.In[1], op.B)
@@ -124,15 +124,16 @@ func tensordotProduct(c *kernels.Call, op Tensordot) (x, y side, p kernels.Produ
 			return x, y, p, false
 		}
 	}
-	return x, y, kernels.Product{M: x.free, N: y.free, K: x.along, TransA: x.alongFirst, TransB: !y.alongFirst, Batch: 1}, true
+	p = kernels.Product{M: x.free, N: y.free, K: x.along, TransA: x.alongFirst, TransB: !y.alongFirst, Batch: 1}
+	return x, y, p, true
 }
 
 func guardTensordot(c *kernels.Call, op Tensordot) error {
-	x, y, p, ok := tensordotProduct(c, op)
+	x, y, _, ok := tensordotProduct(c, op)
 	if !ok {
 		return refuseShapes(c)
 	}
-	return cmp.Or(x.copyTo(0).guard(), y.copyTo(0).guard(), checkProduct(c, p))
+	return cmp.Or(x.copyTo(0).guard(), y.copyTo(0).guard())
 }
 
 // tensordot brings the axes of the sum together, by a copy to work memory if needed, and multiplies matrices.
@@ -142,10 +143,9 @@ func tensordot(b *kernels.Builder, op Tensordot) {
 	addProduct(b, p, xs, ys, b.Out[0].Ref)
 }
 
-func tensordotMultiplies(c *kernels.Call, op Tensordot) bool {
-	x, okX := sideOf(c.In[0], op.A)
-	y, okY := sideOf(c.In[1], op.B)
-	return okX && okY && x.free > 1 && y.free > 1
+func tensordotProducts(c *kernels.Call, op Tensordot) []kernels.Product {
+	_, _, p, ok := tensordotProduct(c, op)
+	return productsOf(p, ok)
 }
 
 // side is an operand of a tensordot as a matrix.

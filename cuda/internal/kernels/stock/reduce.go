@@ -90,11 +90,12 @@ func (r reduction) add(b *kernels.Builder, x, weights, y kernels.Ref) {
 func (p *reduceParams) add(b *kernels.Builder) {
 	share := shareOf(p.outer*p.splits, p.run, p.inner, true)
 	p.share = int32(share)
-	b.AddLaunch("nsa_stock_reduce_f32", kernels.GridStride(blocksOf(p.outer*p.splits, p.inner, share)), kernels.Threads(), 0, p)
+	grid := kernels.GridStride(blocksOf(p.outer*p.splits, p.inner, share))
+	b.AddLaunch("nsa_stock_reduce_f32", grid, kernels.Threads(), 0, p)
 }
 
-// passesOf returns a reduction for each group of neighbouring axes, the innermost first, without its outer size. left is the number
-// of elements that they leave.
+// passesOf returns a reduction for each group of neighbouring axes, the innermost first, without its outer size. left
+// is the number of elements that they leave.
 func passesOf(x kernels.Operand, op Reduce) (passes []reduction, left int64) {
 	pass := reduction{max: op.Max, along: 1, inner: 1} // over the axes from i on that no earlier pass has
 	for i := len(x.Shape) - 1; i >= 0; i-- {
@@ -121,7 +122,8 @@ func guardReduce(c *kernels.Call, op Reduce) error {
 		return refuseShapes(c)
 	}
 	if !hostReduces(x.Shape, op.Axes) {
-		return graph.Refuse(graph.ReasonShape, "axes %v of %v, along which the host computes another result", op.Axes, x.Shape)
+		const text = "axes %v of %v, along which the host computes another result"
+		return graph.Refuse(graph.ReasonShape, text, op.Axes, x.Shape)
 	}
 	if _, left := passesOf(x, op); left != c.Out[0].N() {
 		return refuseShapes(c)

@@ -44,9 +44,9 @@ func softmaxGrad(b *kernels.Builder, op SoftmaxGrad) {
 	})
 }
 
-// addLines adds a launch over the lines along an axis. params makes the argument from the extent around the axis and its shareOf. The
-// axis is chosen as the op and package tensor do: it is taken modulo the number of axes, so -1 is the last one. The softmax of a
-// column is the exception: see softmax.
+// addLines adds a launch over the lines along an axis. params makes the argument from the extent around the axis and
+// its shareOf. The axis is chosen as the op and package tensor do: it is taken modulo the number of axes, so -1 is the
+// last one. The softmax of a column is the exception: see softmax.
 func addLines(b *kernels.Builder, kernel string, axis int, params func(outer, along, inner int64, share int32) any) {
 	shape := b.In[0].Shape
 	outer, along, inner := extent(shape, (axis%len(shape)+len(shape))%len(shape))

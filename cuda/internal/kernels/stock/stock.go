@@ -68,8 +68,8 @@ func Entries() []kernels.Entry {
 	return kernels.Entries(
 		kernels.EntryFor[Unary]{Types: one, Guard: guardUnary, Launches: unary},
 		kernels.EntryFor[Binary]{Types: two, Guard: guardBinary, Launches: binary},
-		kernels.EntryFor[Product]{Types: two, Products: productMultiplies, Guard: guardProduct, Launches: product},
-		kernels.EntryFor[Tensordot]{Types: two, Products: tensordotMultiplies, Guard: guardTensordot, Launches: tensordot},
+		kernels.EntryFor[Product]{Types: two, Products: products, Guard: guardProduct, Launches: product},
+		kernels.EntryFor[Tensordot]{Types: two, Products: tensordotProducts, Guard: guardTensordot, Launches: tensordot},
 		kernels.EntryFor[Reduce]{Types: one, Guard: guardReduce, Launches: reduce},
 		kernels.EntryFor[Size]{Types: one, Guard: guardSize, Launches: size},
 		kernels.EntryFor[Softmax]{Types: one, Guard: guardLines[Softmax], Launches: softmax},

@@ -28,12 +28,13 @@ func AddColumns(b *kernels.Builder, x, y kernels.Ref, out kernels.Type, rows, co
 	AddParts(b, Parts{Partial: p.partial, Y: y, Count: parts, Cols: cols, Out: out})
 }
 
-// RowsOfPart returns how many rows one block of a sum over rows adds: at least 8, one for each of its warps. There are at most 256
-// blocks, which fill a GPU and keep the second stage short. The number depends on rows alone, which fixes the order of the sum.
+// RowsOfPart returns how many rows one block of a sum over rows adds: at least 8, one for each of its warps. There are
+// at most 256 blocks, which fill a GPU and keep the second stage short. The number depends on rows alone, which fixes
+// the order of the sum.
 func RowsOfPart(rows int64) int64 { return max(8, kernels.CeilDiv(rows, 256)) }
 
-// Parts is the second stage of a sum: y [Cols] of type Out = the sum of Partial [Count,Cols] float32 plus an optional bias [BiasCols]
-// of type BiasType, repeated.
+// Parts is the second stage of a sum: y [Cols] of type Out = the sum of Partial [Count,Cols] float32 plus an optional
+// bias [BiasCols] of type BiasType, repeated.
 type Parts struct {
 	Partial, Bias, Y      kernels.Ref
 	Count, Cols, BiasCols int64

@@ -43,7 +43,8 @@ func crossEntropy(b *kernels.Builder, _ vocab.CrossEntropy) {
 	logits, targets, loss, lse := b.In[0], b.In[1], b.Out[0], b.Out[1]
 	rows, vocab := logits.Rows()
 	rowLoss := b.Work(4 * rows)
-	b.AddRows("nsa_cross_entropy_f32", rows, vocab, &crossEntropyParams{logits.Ref, targets.Ref, lse.Ref, rowLoss, rows, vocab})
+	p := &crossEntropyParams{logits.Ref, targets.Ref, lse.Ref, rowLoss, rows, vocab}
+	b.AddRows("nsa_cross_entropy_f32", rows, vocab, p)
 	b.AddLaunch("nsa_cross_entropy_mean_f32", kernels.Line(1), kernels.Line(1024), 0,
 		&crossEntropyMeanParams{rowLoss, targets.Ref, loss.Ref, rows})
 }

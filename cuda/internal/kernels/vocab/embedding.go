@@ -91,6 +91,7 @@ func embeddingGrad(b *kernels.Builder, _ vocab.EmbeddingGrad) {
 		dweight: dweight.Ref, n: n, vocab: vocab, dim: dim, outType: int32(dweight.Type()),
 	}
 	warps := kernels.CeilDiv(kernels.CeilDiv(dim, b.Type.Lanes()), 32)
-	b.AddLaunch(b.Type.Name("embedding_chunks"), kernels.GridStride(kernels.CeilDiv(n, embeddingChunk)), kernels.Line(min(256, 32*warps)), 0, p)
+	grid, block := kernels.GridStride(kernels.CeilDiv(n, embeddingChunk)), kernels.Line(min(256, 32*warps))
+	b.AddLaunch(b.Type.Name("embedding_chunks"), grid, block, 0, p)
 	b.AddRows("nsa_embedding_rows_f32", vocab, dim, p)
 }
