@@ -29,19 +29,6 @@ func TestGradOfInnerNode(t *testing.T) {
 	}
 }
 
-// TestGradRefusesWrongGradients: where Gorgonia's gradient of an op is wrong, Grad gives none.
-func TestGradRefusesWrongGradients(t *testing.T) {
-	for want, c := range map[string]stock{
-		"wrong": on("", one(func(x *G.Node) (*G.Node, error) {
-			return G.AveragePool2D(x, []int{2, 2}, []int{1, 1, 0, 0}, []int{2, 2})
-		}), normal("", 1, 1, 4, 4)),
-	} {
-		b := c.graph(t)
-		_, err := graph.Grad(b.cost, b.in...)
-		require.ErrorContains(t, err, "has no gradient: Gorgonia's is "+want)
-	}
-}
-
 func TestGradErrors(t *testing.T) {
 	g := G.NewGraph()
 	scale := G.NewScalar(g, tensor.Float64, G.WithName("scale"))
@@ -195,24 +182,6 @@ func TestGradNeverPanics(t *testing.T) {
 		}
 	}
 	require.Equal(t, 4*64, right)
-}
-
-// TestReductionsOfRank4: along the third of four axes package tensor reduces wrongly or panics.
-func TestReductionsOfRank4(t *testing.T) {
-	for name, f := range map[string]func(*G.Node, ...int) (*G.Node, error){"sum": G.Sum, "mean": G.Mean, "max": G.Max} {
-		for _, c := range []struct{ shape, axes, flat []int }{
-			{[]int{2, 3, 4, 2}, []int{2, 3}, []int{6, 8, 1}}, {[]int{2, 3, 4, 2}, []int{2}, []int{6, 4, 2}}, {[]int{2, 3, 1, 4}, []int{3, 2}, []int{6, 4, 1}},
-			{[]int{2, 3, 4, 2}, []int{0, 1}, []int{1, 6, 8}}, {[]int{2, 1, 3, 2, 2}, []int{2, 3}, []int{2, 6, 2}}, {[]int{1, 6, 2, 3}, []int{2, 1, 0}, []int{1, 12, 3}},
-		} {
-			g := G.NewGraph()
-			o := normal("x", c.shape...)
-			x := G.NewTensor(g, tensor.Float64, len(c.shape), G.WithShape(c.shape...), G.WithName("x"), G.WithValue(o.value(tensor.Float64, o.values(1))))
-			got, want := G.Must(f(x, c.axes...)), G.Must(f(G.Must(G.Reshape(x, tensor.Shape(c.flat))), 1))
-			testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(G.Square(got)))), x))(t)
-			require.NoError(t, newMachine(t, g, graph.WithKeep(got, want)).RunAll())
-			require.InDeltaSlice(t, numbers(t, want.Value()), numbers(t, got.Value()), 1e-12, "%s %v %v", name, c.shape, c.axes)
-		}
-	}
 }
 
 // TestGradOfSharedGradients differentiates the gradients of (a+b)³ once more. Each input has a copy of the one gradient.

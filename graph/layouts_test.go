@@ -103,24 +103,3 @@ func TestReductionsReadAnyLayout(t *testing.T) {
 		}
 	}
 }
-
-// TestGradOfSoftMaxOfAColumn: Gorgonia normalises a column along axis 0, and so is its gradient.
-func TestGradOfSoftMaxOfAColumn(t *testing.T) {
-	for name, f := range map[string]func(*G.Node, ...int) (*G.Node, error){"SoftMax": G.SoftMax, "LogSoftMax": G.LogSoftMax} {
-		var grads []any
-		for _, shape := range [][]int{{3, 1}, {3}} {
-			g := G.NewGraph()
-			input := func(name string, x ...float64) *G.Node {
-				v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(x))
-				return G.NewTensor(g, tensor.Float64, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
-			}
-			x, w := input("x", 1, 2, 3), input("w", 1, -1, 2)
-			loss := G.Must(G.Sum(G.Must(G.HadamardProd(G.Must(f(x)), w))))
-			dx := testutil.Must(graph.Grad(loss, x))(t)[0]
-			m := testutil.Closing(graph.NewMachine(g))(t)
-			require.NoError(t, m.RunAll())
-			grads = append(grads, dx.Value().Data())
-		}
-		require.InDeltaSlice(t, grads[1], grads[0], 1e-12, name)
-	}
-}

@@ -18,6 +18,9 @@ type (
 
 var reductions = map[string]reduction{"Sum": G.Sum, "Mean": G.Mean, "Max": G.Max}
 
+// ofPositive are the functions that take positive numbers.
+var ofPositive = []string{"Log", "Log2", "Sqrt", "InverseSqrt", "Inverse", "Log1p"}
+
 // referencedOps are stock ops with references, in many shapes.
 func referencedOps() (rows []referenced) {
 	x := func(shape ...int) operand { return normal("", shape...) }
@@ -219,7 +222,7 @@ func referencedOps() (rows []referenced) {
 			in := []operand{x(s...)}
 			if c.f2 {
 				in = []operand{p(s...), p(s...)}
-			} else if slices.Contains([]string{"Log", "Log2", "Sqrt", "InverseSqrt", "Inverse", "Log1p"}, c.name) {
+			} else if slices.Contains(ofPositive, c.name) {
 				in[0] = p(s...)
 			}
 			if row := add(fmt.Sprint(c.name, " ", s), c.op, elementwise(c.f), in...); c.values {
