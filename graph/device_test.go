@@ -209,37 +209,6 @@ func TestTrainingOnDevice(t *testing.T) {
 	require.Zero(t, f.MemoryInUse)
 }
 
-// TestGorgoniasSolversOnDevice: Gorgonia's own solvers train weights that are on the host while a device runs the graph. The
-// result is that of the CPU.
-func TestGorgoniasSolversOnDevice(t *testing.T) {
-	for name, solver := range map[string]func() G.Solver{
-		"vanilla":  func() G.Solver { return G.NewVanillaSolver(G.WithLearnRate(0.1)) },
-		"momentum": func() G.Solver { return G.NewMomentum(G.WithLearnRate(0.1)) },
-		"adam":     func() G.Solver { return G.NewAdamSolver(G.WithLearnRate(0.1)) },
-		"adagrad":  func() G.Solver { return G.NewAdaGradSolver(G.WithLearnRate(0.1)) },
-		"rmsprop":  func() G.Solver { return G.NewRMSPropSolver(G.WithLearnRate(0.1)) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			train := func(opts ...graph.Option) (got [][]float64) {
-				n := newNetwork(t).grad(t)
-				m := newMachine(t, n.graph, opts...)
-				s := solver()
-				for range 4 {
-					require.NoError(t, m.RunAll())
-					require.NoError(t, s.Step(G.NodesToValueGrads(n.in)))
-				}
-				for _, w := range n.in {
-					got = append(got, numbers(t, w.Value()))
-				}
-				return got
-			}
-			want := train()
-			require.Equal(t, want, train(graph.WithBackend(fakedevice.New())))
-			require.Equal(t, want, train(graph.WithBackend(fakedevice.New()), graph.WithCapture()))
-		})
-	}
-}
-
 // TestChecksOfIndices: a device's kernels cannot report wrong indices, so the machine refuses them, names the op, and runs
 // again after it.
 func TestChecksOfIndices(t *testing.T) {

@@ -139,6 +139,13 @@ func gorgonias() (rows []stock) {
 				two(func(a, b *G.Node) (*G.Node, error) { return f.broadcast(a, b, true, c.left, c.right) }), x(c.a...), x(c.b...))))
 		}
 	}
+	add(on("Broadcast of nothing", two(func(a, b *G.Node) (*G.Node, error) {
+		a, b, err := G.Broadcast(a, b, G.NewBroadcastPattern(nil, nil))
+		if err != nil {
+			return nil, err
+		}
+		return G.Add(a, b)
+	}), x(2, 3), x(2, 3)))
 	// TestAuto
 	for _, s := range [][2][]int{{{12, 1}, {12, 3}}, {{1, 12}, {3, 12}}, {{2, 3, 5}, {2, 3, 1}}, {{2, 1, 5}, {2, 3, 5}}, {{2, 1, 1}, {2, 5, 3}}} {
 		add(on(fmt.Sprintf("Auto %v", s), two(func(a, b *G.Node) (*G.Node, error) { return G.Auto(G.BroadcastHadamardProd, a, b) }), x(s[0]...), x(s[1]...)))
