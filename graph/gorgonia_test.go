@@ -68,8 +68,13 @@ func inEval(c stock) stock {
 
 // fixed is an input of the graph of n with fixed values. No gradient is taken by it.
 func fixed(n *G.Node, name string, backing any, shape ...int) *G.Node {
-	v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(backing))
-	return G.NewTensor(n.Graph(), v.Dtype(), len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
+	return G.NodeFromAny(n.Graph(), tensor.New(tensor.WithShape(shape...), tensor.WithBacking(backing)), G.WithName(name))
+}
+
+// weighted is an input of random numbers in the shape and the type of n.
+func weighted(n *G.Node, name string, seed uint64) *G.Node {
+	o := operand{shape: n.Shape()}
+	return G.NodeFromAny(n.Graph(), o.value(n.Dtype(), o.values(seed)), G.WithName(name))
 }
 
 // number is a constant of the type of n.

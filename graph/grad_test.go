@@ -84,14 +84,11 @@ func TestGradErrors(t *testing.T) {
 
 // TestGradMakesNoUnwantedGradients: the gradient of a linear layer by its input is not computed if nobody asks for it.
 func TestGradMakesNoUnwantedGradients(t *testing.T) {
-	g := G.NewGraph()
-	x := G.NewMatrix(g, tensor.Float64, G.WithShape(3, 4), G.WithName("x"), G.WithInit(G.Gaussian(0, 1)))
-	w := G.NewMatrix(g, tensor.Float64, G.WithShape(5, 4), G.WithName("w"), G.WithInit(G.Gaussian(0, 1)))
-	y := testutil.Must(ops.Linear(x, w))(t)
-	testutil.Must(graph.Grad(G.Must(G.Sum(y)), w))(t)
-	for _, n := range g.AllNodes() {
-		spec, _ := spec.SpecOf(n.Op())
-		_, unwanted := spec.(linear.InputGrad)
+	w := ranged(G.NewGraph(), "w", 0, 5, 4)
+	testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(ops.Linear(ranged(w.Graph(), "x", 0, 3, 4), w)))), w))(t)
+	for _, n := range w.Graph().AllNodes() {
+		s, _ := spec.SpecOf(n.Op())
+		_, unwanted := s.(linear.InputGrad)
 		require.False(t, unwanted)
 	}
 }
@@ -100,12 +97,11 @@ func TestGradMakesNoUnwantedGradients(t *testing.T) {
 func TestCostIsKept(t *testing.T) {
 	for name, f := range map[string]func(*G.Node) (*G.Node, error){"exp": G.Exp, "sqrt": G.Sqrt, "cube": G.Cube} {
 		for _, grad := range gradients {
-			g := G.NewGraph()
-			x := vector(g, "x", 1, 3)
+			x := vector(G.NewGraph(), "x", 1, 3)
 			cost := G.Must(f(G.Must(G.Mean(x))))
 			testutil.Must(grad(cost, x))(t)
 			for range 2 {
-				require.NoError(t, newMachine(t, g).RunAll())
+				run(t, x.Graph())
 				want := map[string]float64{"exp": math.Exp(2), "sqrt": math.Sqrt2, "cube": 8}[name]
 				require.InDelta(t, want, numbers(t, cost.Value())[0], 1e-12, name)
 			}
@@ -156,30 +152,25 @@ func TestGradientsShareNoMemory(t *testing.T) {
 // TestGradNeverPanics: Gorgonia's gradients of broadcasts with axes of length one have wrong shapes, and adding them panics.
 // Grad gives the right gradient or an error.
 func TestGradNeverPanics(t *testing.T) {
+	ops := []func(a, b *G.Node, left, right []byte) (*G.Node, error){G.BroadcastHadamardDiv, G.BroadcastHadamardProd}
 	patterns, right := [][]byte{nil, {0}, {1}, {2}, {0, 1}, {0, 2}, {1, 2}, {0, 1, 2}}, 0
-	type op = func(a, b *G.Node, left, right []byte) (*G.Node, error)
-	for i, f := range []op{G.BroadcastHadamardDiv, G.BroadcastHadamardProd} {
-		for j, h := range []op{G.BroadcastHadamardDiv, G.BroadcastHadamardProd} {
-			for _, l := range patterns {
-				for _, r := range patterns {
-					c := stock{in: []operand{positive("x", 1, 1, 1), positive("y", 1, 1, 1)}, build: func(n []*G.Node) (*G.Node, error) {
-						a := G.Must(f(n[0], n[1], l, r))
-						return G.Add(a, G.Must(h(a, n[0], l, r)))
-					}}
-					b := c.graph(t)
-					if _, err := graph.Grad(b.cost, b.in...); err != nil {
-						continue
-					}
-					values := c.inputs(1)
-					b.let(t, values)
-					require.NoError(t, newMachine(t, b.graph).RunAll())
-					for k, want := range c.differences(t, values) {
-						within(t, fmt.Sprint(i, j, l, r), gradient(t, b.in[k]), want)
-					}
-					right++
-				}
-			}
+	for code := range 4 * 64 {
+		f, h, l, r := ops[code&1], ops[code>>1&1], patterns[code>>2&7], patterns[code>>5]
+		c := on("", two(func(x, y *G.Node) (*G.Node, error) {
+			a := G.Must(f(x, y, l, r))
+			return G.Add(a, G.Must(h(a, x, l, r)))
+		}), positive("", 1, 1, 1), positive("", 1, 1, 1))
+		b := c.graph(t)
+		if testutil.Err(graph.Grad(b.cost, b.in...)) != nil {
+			continue
 		}
+		values := c.inputs(1)
+		b.let(t, values)
+		run(t, b.graph)
+		for k, want := range c.differences(t, values) {
+			within(t, fmt.Sprint(code), gradient(t, b.in[k]), want)
+		}
+		right++
 	}
 	require.Equal(t, 4*64, right)
 }

@@ -60,7 +60,7 @@ func newRandom(t testing.TB, seed uint64, length int) *random {
 	}
 	for _, n := range r.nodes[max(0, len(r.nodes)-4):] {
 		if n = G.Must(G.Tanh(n)); !n.IsScalar() {
-			n = G.Must(G.Sum(G.Must(G.HadamardProd(n, fixed(n, fmt.Sprint("weights ", n.ID()), testutil.Normal(uint64(n.ID()), n.Shape().TotalSize()), n.Shape()...)))))
+			n = G.Must(G.Sum(G.Must(G.HadamardProd(n, weighted(n, fmt.Sprint("weights ", n.ID()), uint64(n.ID()))))))
 		}
 		if r.cost == nil {
 			r.cost = n
@@ -74,7 +74,7 @@ func newRandom(t testing.TB, seed uint64, length int) *random {
 func (r *random) input(shape ...int) *G.Node {
 	o := operand{name: fmt.Sprint("in", len(r.in)), shape: shape}
 	v := o.values(r.Uint64())
-	n := G.NewTensor(r.graph, tensor.Float64, len(shape), G.WithShape(shape...), G.WithName(o.name), G.WithValue(o.value(tensor.Float64, v)))
+	n := G.NodeFromAny(r.graph, o.value(tensor.Float64, v), G.WithName(o.name))
 	r.in, r.values = append(r.in, n), append(r.values, v)
 	return n
 }

@@ -35,10 +35,7 @@ func positive(name string, shape ...int) operand {
 
 // values returns the operand's elements in a run.
 func (o operand) values(seed uint64) []float64 {
-	n := tensor.Shape(o.shape).TotalSize()
-	if len(o.shape) == 0 {
-		n = 1
-	}
+	n := tensor.ProdInts(o.shape)
 	if o.lo < o.hi {
 		return testutil.Uniform(seed, n, o.lo, o.hi)
 	}
@@ -102,9 +99,7 @@ func (c stock) graphOf(t testing.TB, dt tensor.Dtype) built {
 	b.out = testutil.Must(c.build(b.in))(t)
 	b.cost = b.out
 	if !b.out.IsScalar() && c.wrong != noGradient {
-		w := operand{name: "weights of the test", shape: b.out.Shape()}
-		n := G.NewTensor(b.graph, dt, len(w.shape), G.WithShape(w.shape...), G.WithName(w.name), G.WithValue(w.value(dt, w.values(99))))
-		b.cost = G.Must(G.Sum(G.Must(G.HadamardProd(b.out, n))))
+		b.cost = G.Must(G.Sum(G.Must(G.HadamardProd(b.out, weighted(b.out, "weights of the test", 99)))))
 	}
 	return b
 }
