@@ -167,34 +167,6 @@ func TestZeroGrads(t *testing.T) {
 	require.ErrorContains(t, x.ZeroGrads(), "closed")
 }
 
-// TestSolverEndsSums: a sum begins again after a step of a solver of Gorgonia, on the CPU and on a device, also where a TapeMachine has
-// left a dual value in the input.
-func TestSolverEndsSums(t *testing.T) {
-	for name, opts := range backends() {
-		for _, dual := range []bool{false, true} {
-			g := G.NewGraph()
-			x, w, s := vector(g, "x", 3, 4), vector(g, "w", 1, -2), scalars(g, 2)[0]
-			weights := G.Nodes{w, s}
-			testutil.Must(graph.Grad(G.Must(G.HadamardProd(G.Must(G.Sum(G.Must(G.HadamardProd(w, x)))), s)), weights...))(t)
-			if dual {
-				tape := G.NewTapeMachine(g, G.BindDualValues(weights...))
-				require.NoError(t, tape.RunAll())
-				require.NoError(t, tape.Close())
-			}
-			m := newMachine(t, g, append(opts, graph.WithGradSums())...)
-			for range 3 {
-				for runs := range 2 {
-					require.NoError(t, m.RunAll())
-					n := float64(runs + 1)
-					require.Equal(t, []float64{6 * n, 8 * n}, gradient(t, w), "%s, dual %v", name, dual)
-					require.Equal(t, []float64{-5 * n}, gradient(t, s), "%s, dual %v", name, dual)
-				}
-				require.NoError(t, G.NewVanillaSolver(G.WithLearnRate(0)).Step(G.NodesToValueGrads(weights)))
-			}
-		}
-	}
-}
-
 // TestSumsInArena: the arena has each sum once.
 func TestSumsInArena(t *testing.T) {
 	c := modelConfig()
