@@ -2,7 +2,6 @@ package graph_test
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -96,38 +95,6 @@ func TestGradTwice(t *testing.T) {
 				if gname == "Grad" && vm == "machine" {
 					for i, d := range nodes {
 						require.InDeltaSlice(t, want[i], numbers(t, d.Value()), 1e-12, "%s: result %d", what, i)
-					}
-				}
-				require.NoError(t, m.Close())
-			}
-		}
-	}
-}
-
-// TestGradTwiceOnRandomGraphs: on random graphs, too, further gradients change n.Grad on no machine.
-func TestGradTwiceOnRandomGraphs(t *testing.T) {
-	for seed := uint64(1); seed <= uint64(testutil.Tries(t, 12, 150)); seed++ {
-		for vm, start := range vms {
-			var want [][]float64
-			for _, again := range []bool{false, true} {
-				r := withGradients(t, seed, 1+int(seed)%8)
-				wrt := slices.DeleteFunc(slices.Clone(r.in), func(n *G.Node) bool { return n.Deriv() == nil })
-				if again {
-					testutil.Must(graph.Grad(G.Must(G.Tanh(r.cost)), wrt...))(t) // another cost
-					testutil.Must(graph.Grad(r.cost, wrt[0]))(t)                 // the same one
-				}
-				m := start(t, r.graph, nil)
-				if err := m.RunAll(); err != nil && vm != "machine" {
-					continue // a TapeMachine refuses some graphs
-				} else {
-					require.NoError(t, err, "seed %d", seed)
-				}
-				for i, n := range wrt {
-					got := gradient(t, n)
-					if !again {
-						want = append(want, got)
-					} else if want != nil {
-						require.InDeltaSlice(t, want[i], got, 1e-9, "seed %d on %s: %s", seed, vm, n.Name())
 					}
 				}
 				require.NoError(t, m.Close())

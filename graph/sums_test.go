@@ -35,6 +35,7 @@ type modelRun struct {
 	options []tinylm.ModelOption
 	graph   []graph.Option
 	double  bool // float64
+	poison  bool // free memory
 }
 
 const stepCount = 4
@@ -57,6 +58,9 @@ func (r modelRun) train(t *testing.T) (grads map[string][]float64, all []float64
 		options = append(options, tinylm.WithAccumulation())
 	}
 	m := testutil.Must(tinylm.NewModel(w, r.batch, c.Context, options...))(t)
+	if r.poison {
+		m.Machine().PoisonFreed()
+	}
 	solver := testutil.Must(optim.NewAdamW(optim.WithMachine(m.Machine()), optim.WithLR(1e-2)))(t)
 	tokens := testutil.Tokens(3, stepCount*r.rows*c.Context, c.Vocab)
 	predicted := 0
@@ -143,25 +147,21 @@ func TestAccumulationIsOneBatch(t *testing.T) {
 func TestZeroGrads(t *testing.T) {
 	n := newTiny(t)
 	x := newTrainer(t, fakedevice.New(), n.weights, graph.WithCapture(), graph.WithGradSums(n.weights[0]))
-	require.NoError(t, x.solver.SetLR(0))
-	grads := func() []float64 { return numbers(t, testutil.Must(n.weights[0].Grad())(t)) }
-	require.NoError(t, x.RunAll())
-	one := grads()
-	twice := func() {
-		require.NoError(t, x.RunAll())
-		for i, g := range grads() {
-			require.Equal(t, 2*one[i], g)
+	require.NoError(t, errors.Join(x.solver.SetLR(0), x.RunAll()))
+	one := gradient(t, n.weights[0])
+	holds := func(times float64) {
+		for i, g := range gradient(t, n.weights[0]) {
+			require.Equal(t, times*one[i], g)
 		}
 	}
-	twice()
-	for range 3 {
-		require.NoError(t, x.ZeroGrads())
+	for range 4 {
 		require.NoError(t, x.RunAll())
-		require.Equal(t, one, grads())
+		holds(2)
+		require.NoError(t, errors.Join(x.ZeroGrads(), x.RunAll()))
+		holds(1)
 		x.step(t, true)
 		require.NoError(t, x.RunAll())
-		require.Equal(t, one, grads())
-		twice()
+		holds(1)
 	}
 	x.close(t)
 	require.ErrorContains(t, x.ZeroGrads(), "closed")
@@ -181,33 +181,28 @@ func TestSumsInArena(t *testing.T) {
 	require.Less(t, sums.Arena, plain.Arena+sums.GradSums*5/4)
 }
 
-// TestNewPlan: NewPlan returns the plan of the machine, allocates no memory of the device, and says how much memory a run
-// needs.
+// TestNewPlan: NewPlan returns the plan of the machine, allocates no memory of the device, and says how much memory a run needs.
 func TestNewPlan(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		b    *fakedevice.Backend
-		opts []graph.Option
-	}{
-		{"device", fakedevice.New(), nil},
-		{"half", fakedevice.NewHalf(), []graph.Option{graph.WithPrecision(graph.BF16), graph.WithGradSums()}},
-	} {
-		n := newTiny(t)
-		opts := append(c.opts, graph.WithBackend(c.b))
+	const weights = 12*8 + 6*12
+	for _, half := range []bool{false, true} {
+		n, f, opts := newTiny(t), fakedevice.New(), []graph.Option(nil)
+		if half {
+			f, opts = fakedevice.NewHalf(), []graph.Option{graph.WithPrecision(graph.BF16), graph.WithGradSums()}
+		}
+		opts = append(opts, graph.WithBackend(f))
 		got := testutil.Must(graph.NewPlan(n.graph, opts...))(t)
-		require.Zero(t, c.b.MemoryInUse, c.name)
+		require.Zero(t, f.MemoryInUse)
 		m := testutil.Must(graph.NewMachine(n.graph, opts...))(t)
-		require.Equal(t, m.Plan().String(), got.String(), c.name)
+		require.Equal(t, m.Plan().String(), got.String())
 		require.NoError(t, m.RunAll())
-		require.Equal(t, c.b.MemoryInUse, got.Memory(), c.name)
-		weights := 12*8 + 6*12
+		require.Equal(t, f.MemoryInUse, got.Memory())
 		require.Equal(t, 4*(weights+5*8+5+1), got.Inputs, "weights, x, targets, the seed of the gradient")
-		if c.name == "half" {
+		if half {
 			require.Equal(t, 2*(weights+5*8), got.HalfCopies, "of x too")
 			require.Equal(t, 4*weights, got.GradSums)
 		}
 		require.NoError(t, m.Close())
-		require.Zero(t, c.b.MemoryInUse)
+		require.Zero(t, f.MemoryInUse)
 	}
 	n := newTiny(t)
 	require.Equal(t, newMachine(t, n.graph).Plan().String(), testutil.Must(graph.NewPlan(n.graph))(t).String(), "cpu")
