@@ -1,6 +1,7 @@
 package graph_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -163,37 +164,24 @@ func TestLaunchErrors(t *testing.T) {
 	require.ErrorContains(t, err, "graph: machine: node 1, shape (2): ops: refuses: ")
 }
 
-// TestTrainingOnDevice trains weights on the device by runs and steps. None of these waits for another one.
+// TestTrainingOnDevice trains weights on the device by runs and steps. None of these waits for another one. TestRandomNetsTrainAlike
+// compares the results with those of the CPU.
 func TestTrainingOnDevice(t *testing.T) {
-	f := fakedevice.New()
-	train := func(b graph.Backend, opts ...graph.Option) (all [][]float64) {
-		n := newNetwork(t)
-		wrt := n.in[1:3]
-		testutil.Must(graph.Grad(n.cost, wrt...))(t)
-		x := newTrainer(t, b, wrt, opts...)
-		f.Synchronized, f.Downloads = 0, 0
-		for i := range 4 {
-			n.let(t, uint64(i))
-			for j, w := range wrt {
-				require.NoError(t, G.Let(w, x.moved.Values()[j]))
-			}
-			x.step(t, false)
-		}
-		require.Zero(t, f.Synchronized, "nothing waits")
-		require.Zero(t, f.Downloads)
-		all = append(all, []float64{testutil.Must(x.solver.Norm())(t)})
-		for _, w := range wrt {
-			all = append(all, numbers(t, w.Value()))
-		}
-		unused := testutil.Must(optim.NewAdamW(optim.WithMachine(x.Machine)))(t)
-		x.close(t)
-		require.ErrorContains(t, unused.Step(x.weights), "the machine is closed")
-		require.ErrorContains(t, testutil.Err(optim.NewAdamW(optim.WithMachine(x.Machine))), "WithMachine is closed")
-		return all
+	f, n := fakedevice.New(), newNetwork(t)
+	testutil.Must(graph.Grad(n.cost, n.in[1:3]...))(t)
+	x := newTrainer(t, f, n.in[1:3], graph.WithCapture())
+	f.Synchronized, f.Downloads = 0, 0
+	for i := range 4 {
+		n.let(t, uint64(i))
+		require.NoError(t, errors.Join(G.Let(n.in[1], x.moved.Values()[0]), G.Let(n.in[2], x.moved.Values()[1])))
+		x.step(t, false)
 	}
-	require.Equal(t, train(graph.NewCPU(1)), train(f, graph.WithCapture()))
-	require.Zero(t, f.Streams)
-	require.Zero(t, f.MemoryInUse)
+	require.Equal(t, [2]int{}, [2]int{f.Synchronized, f.Downloads}, "nothing waits")
+	unused := testutil.Must(optim.NewAdamW(optim.WithMachine(x.Machine)))(t)
+	x.close(t)
+	require.ErrorContains(t, unused.Step(x.weights), "the machine is closed")
+	require.ErrorContains(t, testutil.Err(optim.NewAdamW(optim.WithMachine(x.Machine))), "WithMachine is closed")
+	require.Equal(t, [2]int{}, [2]int{f.Streams, f.MemoryInUse})
 }
 
 // TestIntTokensOnDevice: the host converts tokens of type int, checks the converted tokens and uploads them. A device's kernels cannot
