@@ -5,6 +5,7 @@ import (
 	"io"
 	"log"
 	"os"
+	"regexp"
 	"slices"
 	"testing"
 
@@ -37,9 +38,9 @@ func two(f func(a, b *G.Node) (*G.Node, error)) build {
 	return func(n []*G.Node) (*G.Node, error) { return f(n[0], n[1]) }
 }
 
-// along builds the graph of a reduction.
+// along builds the graph of a reduction. Gorgonia may change the slice of axes.
 func along(f func(*G.Node, ...int) (*G.Node, error), axes ...int) build {
-	return func(n []*G.Node) (*G.Node, error) { return f(n[0], axes...) }
+	return func(n []*G.Node) (*G.Node, error) { return f(n[0], slices.Clone(axes)...) }
 }
 
 // onlyValues marks c: why says what is wrong with upstream's gradients. Grad refuses them. Those of noGradient are not asked for.
@@ -85,65 +86,34 @@ func number(n *G.Node, v float64) *G.Node {
 	return G.NewConstant(v)
 }
 
-// gorgonias are the graphs of Gorgonia v0.9.18's own tests. The name of a row begins with the name of the test.
+// ofTests are the rows of referencedOps with the ops and shapes of Gorgonia v0.9.18's own tests.
+var ofTests = regexp.MustCompile(`^(\w+( true| false)? \[(3 5|1)\]$|[^M]\w+( true| false)? \[\]$|(Sum|Mean|Max) \[(1|3 1|1 1|1 4|5|3 4|2 3 2|2 3 2 2)\]|` +
+	`(SoftMax|LogSoftMax) \[(5|3 4|2 3 2)\]|(Mul|Tensordot|OuterProd|BatchedMatMul .*->\w+jl$|Broadcast \w+ {\[(2|2 1|3 1|1 1 2|2 3 2|2 3 4 2)\] |Concat|Reshape|DiagFlat|SizeOf|Norm)|` +
+	`Slice \[(5|4 3)\]|Transpose \[(3 4|2 3 4)\]|ByIndices \[3 4\] \d \[0 |(Global|Upsample2D|Conv1d|MaxPool1D|LeakyRelu|Rectify|Mish|Dropout)|` +
+	`(Im2Col|Conv2d|MaxPool2D|AveragePool2D) .*\[1 2 5 7\]|(BatchNorm|GroupNorm) \[(3 2 2 2|4 3|2 4 2 2)\])`)
+
+// gorgonias are graphs of Gorgonia's own tests. Every kind of its ops is among them.
 func gorgonias() (rows []stock) {
 	x := func(shape ...int) operand { return normal("", shape...) }
 	p := func(shape ...int) operand { return positive("", shape...) }
 	add := func(c ...stock) { rows = append(rows, c...) }
-
-	// operatorPointwise_unary_test.go
-	wrong := map[string]string{"Log2": "times ln 2, not over it", "InverseSqrt": "of another power"}
-	unary := append(functions(1), function{name: "Mish", op: one(G.Mish)}, function{name: "Rectify", op: one(G.Rectify)})
-	for _, c := range unary {
-		in := x
-		if slices.Contains(ofPositive, c.name) {
-			in = p
-		}
-		for _, s := range [][]int{{}, {1}, {2, 3}} {
-			if row := on(fmt.Sprintf("Unary %s %v", c.name, s), c.op, in(s...)); c.values {
-				add(onlyValues(noGradient, row))
-			} else {
-				add(corrected(wrong[c.name], row))
-			}
+	for _, r := range referencedOps() {
+		if ofTests.MatchString(r.name) {
+			add(r.stock)
 		}
 	}
-	// operations_test.go: TestGt and its like; operatorPointwise_binary_test.go
 	for _, c := range functions(2) {
-		itself := func(n []*G.Node) (*G.Node, error) {
+		mixed := []stock{on(c.name+" of a scalar and a vector", c.op, x(), x(2)), on(c.name+" of a vector and a scalar", c.op, x(2), x())}
+		if c.values {
+			add(onlyValues(noGradient, mixed[0]), onlyValues(noGradient, mixed[1]))
+			continue
+		}
+		add(on(c.name+" of itself", func(n []*G.Node) (*G.Node, error) {
 			y := G.Must(G.Exp(n[0]))
 			return c.op(G.Nodes{y, y})
-		}
-		switch {
-		case c.values:
-			for _, s := range [][2][]int{{{}, {}}, {{}, {2}}, {{2}, {}}, {{2, 3}, {2, 3}}} {
-				add(onlyValues(noGradient, on(fmt.Sprintf("%s %v", c.name, s), c.op, x(s[0]...), x(s[1]...))))
-			}
-			continue
-		case c.slopes != nil: // not MinBetween and MaxBetween
-			add(on("BinOp scalars "+c.name, c.op, p(), p()))
-		}
-		add(on("BinOp "+c.name, c.op, p(2, 3), p(2, 3)), on("BinOp of itself "+c.name, itself, p(3)))
+		}, p(3)))
 	}
 	add(on("Div", two(func(a, b *G.Node) (*G.Node, error) { return G.Div(a, b) }), p(2, 3), p(2, 3)))
-	// operations_broadcast_test.go
-	for _, c := range []struct {
-		a, b        []int
-		left, right []byte
-	}{
-		{[]int{2}, []int{2, 2}, []byte{1}, nil}, {[]int{2, 2}, []int{2}, nil, []byte{1}}, {[]int{2, 1}, []int{2, 2}, []byte{1}, nil},
-		{[]int{2, 2}, []int{1, 2}, nil, []byte{0}}, {[]int{1, 1, 2}, []int{2, 2, 2}, []byte{0, 1}, nil}, {[]int{2, 1, 1}, []int{2, 2, 2}, []byte{1, 2}, nil},
-		{[]int{2, 2, 2}, []int{1, 2, 2}, nil, []byte{0}}, {[]int{2, 2, 1}, []int{2, 2, 2}, []byte{2}, nil}, {[]int{2}, []int{2, 2, 2}, []byte{1, 2}, nil},
-		{[]int{3, 1}, []int{1, 4}, []byte{1}, []byte{0}}, {[]int{2, 3, 4, 2}, []int{1, 3, 1, 1}, nil, []byte{0, 2, 3}},
-	} {
-		for i, f := range broadcasts {
-			add(on(fmt.Sprintf("Broadcast %d %v %v", i, c.a, c.b),
-				two(func(a, b *G.Node) (*G.Node, error) { return f(a, b, c.left, c.right) }), p(c.a...), p(c.b...)))
-		}
-		for _, f := range comparisons {
-			add(onlyValues(noGradient, on(fmt.Sprintf("Broadcast %s %v %v", f.name, c.a, c.b),
-				two(func(a, b *G.Node) (*G.Node, error) { return f.broadcast(a, b, true, c.left, c.right) }), x(c.a...), x(c.b...))))
-		}
-	}
 	add(on("Broadcast of nothing", two(func(a, b *G.Node) (*G.Node, error) {
 		a, b, err := G.Broadcast(a, b, G.NewBroadcastPattern(nil, nil))
 		if err != nil {
@@ -155,49 +125,17 @@ func gorgonias() (rows []stock) {
 	for _, s := range [][2][]int{{{12, 1}, {12, 3}}, {{1, 12}, {3, 12}}, {{2, 3, 5}, {2, 3, 1}}, {{2, 1, 5}, {2, 3, 5}}, {{2, 1, 1}, {2, 5, 3}}} {
 		add(on(fmt.Sprintf("Auto %v", s), two(func(a, b *G.Node) (*G.Node, error) { return G.Auto(G.BroadcastHadamardProd, a, b) }), x(s[0]...), x(s[1]...)))
 	}
-	// op_reduction_test.go
-	for _, c := range []struct {
-		shape []int
-		axes  [][]int
-	}{
-		{[]int{1}, [][]int{{}}}, {[]int{3, 1}, [][]int{{0}}}, {[]int{1, 1}, [][]int{{0}}}, {[]int{1, 4}, [][]int{{0}}},
-		{[]int{5}, [][]int{{}, {0}}}, {[]int{3, 4}, [][]int{{}, {0}, {1}, {0, 1}}}, {[]int{2, 3, 2}, append(subsets(3), nil)},
-		{[]int{2, 3, 2, 2}, [][]int{{0}, {3}, {1, 2}, {0, 3}, {2, 3}, {1, 2, 3}}},
-	} {
-		for _, axes := range c.axes {
-			for name, f := range reductions {
-				add(on(fmt.Sprintf("Reduction %s %v %v", name, c.shape, axes), along(f, axes...), x(c.shape...)))
-			}
-		}
+	for _, by := range [][]tensor.Slice{{G.S(0)}, {G.S(0, 2)}, {nil, G.S(0)}, {G.S(0), nil, G.S(0)}, {G.S(1, 2), G.S(0, 2)}} {
+		slice := func(x *G.Node) (*G.Node, error) { return G.Slice(x, by...) }
+		add(on(fmt.Sprintf("Slice of rank 3 %v", by), one(slice), x(2, 3, 4)),
+			on(fmt.Sprintf("Slice of a result %v", by), one(func(x *G.Node) (*G.Node, error) { return chain(x, G.Tanh, slice, G.Exp) }), x(2, 3, 4)))
 	}
-	// TestSlice, TestSliceBNConcat, op_tensor_test.go
-	for _, c := range []struct {
-		shape []int
-		by    []tensor.Slice
-	}{
-		{[]int{2}, []tensor.Slice{G.S(0)}}, {[]int{3}, []tensor.Slice{G.S(0, 2)}}, {[]int{2, 3}, []tensor.Slice{G.S(0)}}, {[]int{2, 3}, []tensor.Slice{nil, G.S(0)}},
-		{[]int{2, 3, 4}, []tensor.Slice{G.S(0)}}, {[]int{2, 3, 4}, []tensor.Slice{G.S(0, 2)}}, {[]int{2, 3, 4}, []tensor.Slice{nil, G.S(0)}},
-		{[]int{2, 3, 4}, []tensor.Slice{G.S(0), nil, G.S(0)}}, {[]int{4, 3}, []tensor.Slice{G.S(1, 3), G.S(0, 2)}}, {[]int{4, 3}, []tensor.Slice{G.S(1, 3)}},
-		{[]int{4, 3}, []tensor.Slice{G.S(2)}}, {[]int{4, 3}, []tensor.Slice{nil, G.S(1)}}, {[]int{4}, []tensor.Slice{G.S(2)}}, {[]int{4}, []tensor.Slice{G.S(2, 3)}}, {[]int{2, 3}, []tensor.Slice{G.S(1), G.S(2)}},
-	} {
-		slice := one(func(x *G.Node) (*G.Node, error) { return G.Slice(x, c.by...) })
-		add(on(fmt.Sprintf("Slice %v %v", c.shape, c.by), slice, x(c.shape...)), on(fmt.Sprintf("Slice of a result %v %v", c.shape, c.by),
-			one(func(x *G.Node) (*G.Node, error) {
-				return chain(x, G.Tanh, func(x *G.Node) (*G.Node, error) { return G.Slice(x, c.by...) }, G.Exp)
-			}), x(c.shape...)))
-	}
-	for _, to := range []tensor.Shape{{4}, {2, 2}, {1, 4}, {4, 1}, {-1, 2}, {2, 1, 2}} {
-		add(on(fmt.Sprintf("Reshape %v", to), one(func(x *G.Node) (*G.Node, error) { return G.Reshape(x, to.Clone()) }), x(2, 2)))
-	}
+	add(on("Reshape by a length", one(func(x *G.Node) (*G.Node, error) { return G.Reshape(x, tensor.Shape{-1, 2}) }), x(2, 2)))
 	for _, shape := range [][]int{{3, 3}, {2, 3}, {2, 1, 3}, {1, 1, 1}} {
 		add(on(fmt.Sprintf("Ravel %v", shape), one(G.Ravel), x(shape...)))
 	}
-	for _, axes := range [][]int{{1, 0}, {1, 0, 2}, {2, 1, 0}, {0, 2, 1}, {1, 2, 0}, {2, 0, 1}} {
-		add(on(fmt.Sprintf("Transpose %v", axes), along(G.Transpose, axes...), x([]int{2, 3, 4}[:len(axes)]...)))
-	}
 	for axis := range 3 {
-		concat := func(a, b *G.Node) (*G.Node, error) { return G.Concat(axis, a, b, a) }
-		add(on(fmt.Sprintf("Concat %d", axis), two(concat), x(2, 3, 2), x(2, 3, 2)), on(fmt.Sprintf("Unconcat %d", axis), two(func(a, b *G.Node) (*G.Node, error) {
+		add(on(fmt.Sprintf("Unconcat %d", axis), two(func(a, b *G.Node) (*G.Node, error) {
 			parts, err := G.Unconcat(G.Must(G.Concat(axis, a, b)), axis, 2)
 			if err != nil {
 				return nil, err
@@ -208,10 +146,7 @@ func gorgonias() (rows []stock) {
 		}), x(2, 3, 2)))
 	}
 	add(
-		on("Concat of vectors", two(func(a, b *G.Node) (*G.Node, error) { return G.Concat(0, a, b) }), x(2), x(3)),
-		onlyValues(noGradient, on("SizeOf", one(func(x *G.Node) (*G.Node, error) { return G.SizeOf(1, x) }), x(2, 3))),
 		without("another value", onlyValues(noGradient, on("At", one(func(x *G.Node) (*G.Node, error) { return G.At(x, 1, 2) }), x(2, 3)))),
-		onlyValues(noGradient, on("DiagFlat", one(G.DiagFlat), x(2, 2))), onlyValues(noGradient, on("DiagFlat rank 3", one(G.DiagFlat), x(2, 3, 2))),
 		on("SliceBNConcat", func(n []*G.Node) (*G.Node, error) {
 			var parts G.Nodes
 			for i, w := range n[1:3] {
@@ -231,62 +166,18 @@ func gorgonias() (rows []stock) {
 			return G.Add(G.Must(G.Sum(part)), G.Must(G.Add(G.Must(G.Sum(y)), G.Must(G.Sum(pair)))))
 		}), x(shape...))))
 	}
-	// op_math_test.go, TestMul, TestTensordot, example_linalg_test.go
-	for _, s := range [][2][]int{{{2}, {2, 3}}, {{3, 2}, {2, 3}}, {{6}, {6}}, {{2, 3}, {3}}, {{1, 3}, {3, 1}}, {{1}, {1, 3}}, {{2, 2}, {2, 1}}, {{1, 2}, {2, 2}},
-		{{1, 1}, {1, 1}}, {{1}, {1}}, {{1, 3}, {3}}} {
-		add(on(fmt.Sprintf("Mul %v", s), two(G.Mul), x(s[0]...), x(s[1]...)))
-	}
 	add(on("Mul scalars", two(G.Mul), x(), x()), on("Mul vector and scalar", two(G.Mul), x(4), x()), on("Scalar times matrix", two(G.HadamardProd), x(), x(2, 3)),
 		on("Matrix minus scalar", two(G.Sub), x(2, 3), x()), on("Vector over scalar", two(G.HadamardDiv), x(4), p()), on("Sum of one element", two(G.Add), x(1, 1), x(1, 1)),
-		corrected("one for the other", on("OuterProd", two(func(a, b *G.Node) (*G.Node, error) { return G.OuterProd(a, b) }), x(3), x(4))), on("Issue182", two(func(a, b *G.Node) (*G.Node, error) {
+		on("Issue182", two(func(a, b *G.Node) (*G.Node, error) {
 			return G.Mul(G.Must(G.Mul(a, fixed(a, "twos", tensor.Ones(a.Dtype(), 3).Data(), 3))), b)
 		}), x(3), x()))
-	for _, c := range []struct {
-		a, b         []int
-		axesA, axesB []int
-	}{
-		{[]int{1}, []int{1}, []int{0}, []int{0}}, {[]int{2}, []int{2}, []int{0}, []int{0}}, {[]int{2, 2}, []int{2}, []int{1}, []int{0}},
-		{[]int{2, 2}, []int{2, 2}, []int{1}, []int{1}}, {[]int{2, 2}, []int{2, 2}, []int{0, 1}, []int{0, 1}}, {[]int{2, 3, 2}, []int{3, 2}, []int{1}, []int{0}},
-	} {
-		add(on(fmt.Sprintf("Tensordot %v %v %v", c.a, c.b, c.axesA), two(func(a, b *G.Node) (*G.Node, error) { return G.Tensordot(c.axesA, c.axesB, a, b) }), x(c.a...), x(c.b...)))
-	}
-	for _, c := range []struct {
-		a, b  []int
-		trans []bool
-	}{
-		{[]int{2, 2, 3}, []int{2, 3, 2}, nil}, {[]int{3, 1, 1}, []int{3, 1, 4}, nil}, {[]int{3, 1, 4}, []int{3, 1, 1}, []bool{true, true}},
-		{[]int{1, 3, 2, 4}, []int{1, 3, 4, 2}, nil}, {[]int{3, 2, 2, 3}, []int{3, 2, 3, 2}, nil}, {[]int{2, 2, 3, 4}, []int{2, 2, 3, 4}, []bool{false, true}},
-	} {
-		add(on(fmt.Sprintf("BatchedMatMul %v %v %v", c.a, c.b, c.trans), two(func(a, b *G.Node) (*G.Node, error) { return G.BatchedMatMul(a, b, c.trans...) }), x(c.a...), x(c.b...)))
-	}
-	// nn_test.go, op_avg_pool_test.go, op_upsample_test.go, known_issues_test.go
-	for _, c := range []struct{ kernel, pad, stride, dilation []int }{
-		{[]int{3, 3}, []int{1, 1}, []int{1, 1}, []int{1, 1}}, {[]int{2, 2}, []int{0, 0}, []int{2, 2}, []int{1, 1}}, {[]int{3, 3}, []int{1, 1}, []int{3, 3}, []int{1, 1}},
-		{[]int{2, 2}, []int{1, 1}, []int{1, 1}, []int{2, 2}},
-	} {
-		add(on(fmt.Sprintf("Im2Col %v", c), one(func(x *G.Node) (*G.Node, error) { return G.Im2Col(x, c.kernel, c.pad, c.stride, c.dilation) }), x(2, 1, 6, 6)),
-			on(fmt.Sprintf("Conv2d %v", c), two(func(a, w *G.Node) (*G.Node, error) { return G.Conv2d(a, w, c.kernel, c.pad, c.stride, c.dilation) }),
-				x(1, 2, 5, 5), x(2, 2, c.kernel[0], c.kernel[1])))
-	}
-	for _, c := range []struct{ kernel, pad, stride []int }{
-		{[]int{2, 2}, []int{0, 0}, []int{1, 1}}, {[]int{2, 2}, []int{0, 0}, []int{2, 2}}, {[]int{3, 3}, []int{1, 1}, []int{1, 1}}, {[]int{2, 2}, []int{1, 1, 0, 0}, []int{2, 2}},
-	} {
-		add(on(fmt.Sprintf("MaxPool2D %v", c), one(func(x *G.Node) (*G.Node, error) { return G.MaxPool2D(x, c.kernel, c.pad, c.stride) }), x(1, 2, 4, 4)))
-		average := on(fmt.Sprintf("AveragePool2D %v", c), one(func(x *G.Node) (*G.Node, error) { return G.AveragePool2D(x, c.kernel, c.pad, c.stride) }), x(1, 2, 4, 4))
-		if average = corrected("wrong", average); len(c.pad) > 2 {
-			average = onlyValues("wrong", average)
-			average.corrected = false
-		}
-		add(average)
-	}
+	four := []int{1, 1, 0, 0} // pads
 	add(
-		on("Conv1d", two(func(a, w *G.Node) (*G.Node, error) { return G.Conv1d(a, w, 3, 1, 1, 1) }), x(1, 2, 1, 6), x(3, 2, 1, 3)),
-		on("MaxPool1D", one(func(x *G.Node) (*G.Node, error) { return G.MaxPool1D(x, 2, 0, 2) }), x(1, 2, 1, 6)),
+		on("MaxPool2D with four pads", one(func(x *G.Node) (*G.Node, error) { return G.MaxPool2D(x, []int{2, 2}, four, []int{2, 2}) }), x(1, 2, 4, 4)),
+		onlyValues("wrong", on("AveragePool2D with four pads", one(func(x *G.Node) (*G.Node, error) {
+			return G.AveragePool2D(x, []int{2, 2}, four, []int{2, 2})
+		}), x(1, 2, 4, 4))),
 		on("AveragePool1D", one(func(x *G.Node) (*G.Node, error) { return G.AveragePool1D(x, 2, 0, 2) }), x(1, 2, 1, 6)),
-		onlyValues(noGradient, on("GlobalAveragePool2D", one(G.GlobalAveragePool2D), x(1, 3, 3, 3))),
-		on("Upsample2D", one(func(x *G.Node) (*G.Node, error) { return G.Upsample2D(x, 1) }), x(1, 2, 2, 3)),
-		on("LeakyRelu", one(func(x *G.Node) (*G.Node, error) { return G.LeakyRelu(x, 0.1) }), x(3, 4)),
-		corrected("divided by p", inEval(on("Dropout", one(func(x *G.Node) (*G.Node, error) { return G.Dropout(x, 0.3) }), x(3, 4)))),
 	)
 	for _, shape := range [][]int{{3, 2, 2, 2}, {4, 3}} {
 		channels := []int{1, shape[1], 1, 1}[:len(shape)]
@@ -294,24 +185,11 @@ func gorgonias() (rows []stock) {
 			y, _, _, _, err := G.BatchNorm(n[0], n[1], n[2], 0.9, 1e-5)
 			return y, err
 		}
-		add(on(fmt.Sprintf("BatchNorm %v", shape), bn, x(shape...), x(channels...), x(channels...)),
-			inEval(on(fmt.Sprintf("BatchNorm in evaluation %v", shape), bn, x(shape...), x(channels...), x(channels...))),
+		add(inEval(on(fmt.Sprintf("BatchNorm in evaluation %v", shape), bn, x(shape...), x(channels...), x(channels...))),
 			on(fmt.Sprintf("BatchNormStacked %v", shape), func(n []*G.Node) (*G.Node, error) {
 				y := G.Must(bn(n))
 				return bn(append([]*G.Node{y}, n[3:]...))
 			}, x(shape...), x(channels...), x(channels...), x(channels...), x(channels...)))
-	}
-	for _, groups := range []int{1, 2, 4} {
-		add(on(fmt.Sprintf("GroupNorm %d", groups), func(n []*G.Node) (*G.Node, error) { return G.GroupNorm(n[0], n[1], n[2], groups, 4, 1e-5) },
-			x(2, 4, 2, 2), x(1, 4, 1, 1), x(1, 4, 1, 1)))
-	}
-	// op_softmax_test.go, op_sparsemax_test.go, gorgonia_test.go, stabilization_test.go
-	for _, c := range []struct {
-		shape []int
-		axes  []int
-	}{{[]int{5}, nil}, {[]int{2, 3}, nil}, {[]int{2, 3}, []int{0}}, {[]int{2, 3}, []int{1}}, {[]int{2, 2, 3}, nil}, {[]int{2, 2, 3}, []int{1}}} {
-		add(on(fmt.Sprintf("SoftMax %v %v", c.shape, c.axes), along(G.SoftMax, c.axes...), x(c.shape...)),
-			on(fmt.Sprintf("LogSoftMax %v %v", c.shape, c.axes), along(G.LogSoftMax, c.axes...), x(c.shape...)))
 	}
 	add(
 		on("Sparsemax", along(G.Sparsemax), x(2, 3)), on("Sparsemax 1", along(G.Sparsemax, 1), x(2, 3)),
@@ -326,7 +204,6 @@ func gorgonias() (rows []stock) {
 		on("Neg of Neg", one(func(x *G.Node) (*G.Node, error) { return G.Neg(G.Must(G.Neg(G.Must(G.Sin(x))))) }), x(4)),
 		on("Issue363", two(func(a, b *G.Node) (*G.Node, error) { return G.Neg(G.Must(G.Add(a, b))) }), x(), x()),
 		on("Misha", func(n []*G.Node) (*G.Node, error) { return G.Add(G.Must(G.Mish(n[0])), G.Must(G.Mish(n[1]))) }, x(), x()),
-		on("Norm 1", one(func(x *G.Node) (*G.Node, error) { return G.Norm(x, 1, 1) }), p(2, 3)), on("Norm 2", one(func(x *G.Node) (*G.Node, error) { return G.Norm(x, 0, 2) }), x(2, 3)),
 		on("ReduceAdd", func(n []*G.Node) (*G.Node, error) { return G.ReduceAdd(G.Nodes(n)) }, x(2, 3), x(2, 3), x(2, 3), x(2, 3)),
 		on("ReduceMul", func(n []*G.Node) (*G.Node, error) { return G.ReduceMul(G.Nodes(n)) }, x(2, 2), x(2, 2), x(2, 2)),
 		corrected("it turns the softmax into its log", on("Pow of a SoftMax", two(func(a, b *G.Node) (*G.Node, error) { return G.Pow(G.Must(G.SoftMax(a)), b) }), x(2, 3), p(2, 3))),
@@ -346,11 +223,6 @@ func gorgonias() (rows []stock) {
 		}, x(6), x(), x(), x(6)),
 	)
 	// op_by_indices_test.go, op_ctc_loss_test.go, op_yolo_test.go
-	for axis, shape := range [][]int{{8, 2}, {2, 5}} {
-		add(on(fmt.Sprintf("ByIndices %d", axis), one(func(x *G.Node) (*G.Node, error) {
-			return G.ByIndices(x, fixed(x, "indices", []int{3, 0, 2, 0}, 4), axis)
-		}), x(shape...)))
-	}
 	for why, reduction := range map[string]G.Reduction{"wrong for the mean": G.ReductionMean, "": G.ReductionSum} {
 		add(onlyValues(why, on(fmt.Sprint("CTCLoss ", reduction), one(func(x *G.Node) (*G.Node, error) {
 			return G.CTCLoss(G.Must(G.LogSoftMax(x, 2)), fixed(x, "targets", []int{1, 2, 2, 1}, 2, 2), fixed(x, "lengths", []int{4, 4}, 2), fixed(x, "sizes", []int{2, 1}, 2), reduction)

@@ -30,20 +30,23 @@ func referencedOps() (rows []referenced) {
 		return &rows[len(rows)-1]
 	}
 	valuesOnly := func(r *referenced) { r.wrong = noGradient }
+	correct := func(r *referenced, why string) { r.stock = corrected(why, r.stock) }
 
 	for _, s := range []shape{{1}, {5}, {1, 1}, {1, 4}, {3, 1}, {3, 4}, {2, 3, 2}, {3, 1, 2}, {1, 1, 3}, {2, 3, 2, 2}, {1, 2, 1, 3},
 		{2, 1, 3, 2, 2}} {
 		sets := subsets(len(s))
 		all := sets[len(sets)-1]
-		for _, axes := range append(sets, nil, slices.Sorted(slices.Values(all))) {
-			over := axes
+		backwards := slices.Clone(all)
+		slices.Reverse(backwards)
+		for i, axes := range append(sets, nil, backwards) {
+			over, order := axes, ""
 			if axes == nil {
 				over = all
-			} else if len(axes) == len(s) {
-				slices.Reverse(axes)
+			} else if i > len(sets) { // Gorgonia has no second gradients of these
+				order = " backwards"
 			}
 			for name, want := range map[string]func([]float64) float64{"Sum": sum, "Mean": mean, "Max": slices.Max[[]float64]} {
-				row := add(fmt.Sprint(name, " ", s, axes), along(reductions[name], axes...), reduced(over, want), x(s...))
+				row := add(fmt.Sprint(name, order, " ", s, axes), along(reductions[name], axes...), reduced(over, want), x(s...))
 				if name == "Max" && len(s) > 4 { // Gorgonia broadcasts along four axes: Grad is an error
 					valuesOnly(row)
 				}
@@ -64,16 +67,16 @@ func referencedOps() (rows []referenced) {
 		}
 	}
 	// products: see lengths
-	product := func(name, axes string, f func(a, b *G.Node) (*G.Node, error)) {
+	product := func(name, axes string, f func(a, b *G.Node) (*G.Node, error)) *referenced {
 		a, b, want := einsum(axes)
-		add(name+" "+axes, two(f), want, x(lengths(a)...), x(lengths(b)...))
+		return add(name+" "+axes, two(f), want, x(lengths(a)...), x(lengths(b)...))
 	}
 	for _, axes := range []string{"ij,jk->ik", "uj,jk->uk", "ij,ju->iu", "uv,vk->uk", "iu,uv->iv", "uv,vw->uw", "iu,uk->ik", "uj,jv->uv",
 		"ij,j->i", "uj,j->u", "iu,u->i", "uv,v->u", "kl,l->k", "i,ij->j", "i,iu->u", "u,uj->j", "u,uv->v", "k,kl->l", "j,j->", "u,u->"} {
 		product("Mul", axes, G.Mul)
 	}
 	for _, axes := range []string{"i,k->ik", "u,k->uk", "i,u->iu", "u,v->uv"} {
-		product("OuterProd", axes, func(a, b *G.Node) (*G.Node, error) { return G.OuterProd(a, b) })
+		correct(product("OuterProd", axes, func(a, b *G.Node) (*G.Node, error) { return G.OuterProd(a, b) }), "one for the other")
 	}
 	for _, outer := range []string{"b", "u", "bi", "ub"} {
 		for _, m := range []string{"jkl", "vkw", "jwl"} { // a is m[0] x m[1], b is m[1] x m[2]
@@ -225,7 +228,8 @@ func referencedOps() (rows []referenced) {
 			} else if slices.Contains(ofPositive, c.name) {
 				in[0] = p(s...)
 			}
-			if row := add(fmt.Sprint(c.name, " ", s), c.op, elementwise(c.f), in...); c.values {
+			row := add(fmt.Sprint(c.name, " ", s), c.op, elementwise(c.f), in...)
+			if correct(row, map[string]string{"Log2": "times ln 2, not over it", "InverseSqrt": "of another power"}[c.name]); c.values {
 				valuesOnly(row)
 			}
 		}
@@ -239,7 +243,9 @@ func referencedOps() (rows []referenced) {
 		"Mish":      {G.Mish, func(x float64) float64 { return x * math.Tanh(math.Log1p(math.Exp(x))) }},
 		"Dropout":   {func(x *G.Node) (*G.Node, error) { return G.Dropout(x, 0.3) }, func(x float64) float64 { return x }},
 	} {
-		add(name, one(c.op), elementwise(func(x ...float64) float64 { return c.want(x[0]) }), x(3, 5)).eval = true
+		row := add(name, one(c.op), elementwise(func(x ...float64) float64 { return c.want(x[0]) }), x(3, 5))
+		row.eval = true
+		correct(row, map[string]string{"Dropout": "divided by p"}[name])
 	}
 	for _, c := range []struct {
 		a, b        shape
@@ -260,10 +266,11 @@ func referencedOps() (rows []referenced) {
 			add(fmt.Sprint("Broadcast ", of.name, c), two(func(a, b *G.Node) (*G.Node, error) { return f(a, b, c.left, c.right) }),
 				broadcast(of.f, c.left, c.right), p(c.a...), p(c.b...))
 		}
-	}
-	for _, c := range comparisons {
-		valuesOnly(add("Broadcast "+c.name, two(func(a, b *G.Node) (*G.Node, error) { return c.broadcast(a, b, true, nil, []byte{0}) }),
-			broadcast(c.truth, nil, []byte{0}), x(5, 3), x(3)))
+		for _, of := range comparisons {
+			valuesOnly(add(fmt.Sprint("Broadcast ", of.name, c), two(func(a, b *G.Node) (*G.Node, error) {
+				return of.broadcast(a, b, true, c.left, c.right)
+			}), broadcast(of.truth, c.left, c.right), x(c.a...), x(c.b...)))
+		}
 	}
 	for axis := range 2 {
 		for _, power := range []int{1, 2, 3} {
@@ -296,8 +303,10 @@ func referencedOps() (rows []referenced) {
 			if w.dilation[0]*w.dilation[1] == 1 {
 				add("MaxPool2D "+what, one(func(x *G.Node) (*G.Node, error) { return G.MaxPool2D(x, w.kernel, w.pad, w.stride) }),
 					w.pool(slices.Max[[]float64]), x(image...))
-				add("AveragePool2D "+what, one(func(x *G.Node) (*G.Node, error) { return G.AveragePool2D(x, w.kernel, w.pad, w.stride) }),
-					w.pool(func(v []float64) float64 { return sum(v) / float64(image[3]) }), x(image...))
+				average := func(v []float64) float64 { return sum(v) / float64(image[3]) }
+				correct(add("AveragePool2D "+what, one(func(x *G.Node) (*G.Node, error) {
+					return G.AveragePool2D(x, w.kernel, w.pad, w.stride)
+				}), w.pool(average), x(image...)), "wrong")
 			}
 		}
 	}
