@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	G "gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/fakedevice"
@@ -95,105 +94,75 @@ func leaky(t *testing.T) *network {
 
 // TestMachinesKeepTheirHeap: whatever a machine does again and again, its heap and the goroutines stay constant.
 func TestMachinesKeepTheirHeap(t *testing.T) {
-	for device, backend := range map[string]func() graph.Backend{
-		"cpu": func() graph.Backend { return graph.NewCPU(2) }, "device": func() graph.Backend { return fakedevice.New() },
-	} {
-		for name, life := range map[string]func(b graph.Backend) func() error{
-			"runs": func(b graph.Backend) func() error {
-				return newMachine(t, leaky(t).grad(t).graph, graph.WithBackend(b)).RunAll
-			},
-			"forward alone": func(b graph.Backend) func() error {
-				return newMachine(t, leaky(t).graph, graph.WithBackend(b)).RunAll
-			},
-			"recorded, with sums": func(b graph.Backend) func() error {
-				n := leaky(t).grad(t)
-				m := newMachine(t, n.graph, graph.WithBackend(b), graph.WithCapture(), graph.WithGradSums())
-				run := 0
-				return func() error {
-					if run++; run%3 == 0 {
-						return errors.Join(G.NewVanillaSolver().Step(G.NodesToValueGrads(n.in)), m.ZeroGrads(), m.RunAll())
-					}
-					return m.RunAll()
-				}
-			},
-			"new values": func(b graph.Backend) func() error {
-				n := leaky(t).grad(t)
-				m := newMachine(t, n.graph, graph.WithBackend(b), graph.WithCapture())
-				return func() error { n.let(t, 2); return m.RunAll() }
-			},
-			"runs that fail": func(b graph.Backend) func() error {
-				n := leaky(t).grad(t)
-				calls := 0
-				fails := &foreign{"fails", 1, func(v ...G.Value) (G.Value, error) {
-					if calls++; calls%3 > 0 {
-						return nil, errors.New("today")
-					}
-					return G.CloneValue(v[0])
-				}}
-				G.Must(G.ApplyOp(fails, G.Must(G.Tanh(n.in[0].Deriv()))))
-				m := newMachine(t, n.graph, graph.WithBackend(b))
-				return func() error { _ = m.RunAll(); return nil }
-			},
-			"reads and kept values": func(b graph.Backend) func() error {
-				n := leaky(t).grad(t)
-				G.Read(n.in[0].Deriv(), new(G.Value))
-				G.Read(n.cost, new(G.Value))
-				return newMachine(t, n.graph, graph.WithBackend(b), graph.WithKeep(n.graph.AllNodes()...)).RunAll
-			},
-			"watched and timed": func(b graph.Backend) func() error {
-				m := newMachine(t, leaky(t).grad(t).graph, graph.WithBackend(b), graph.WithNaNWatch())
-				return func() error { _, err := m.Profile(); return err }
-			},
-			"new machines": func(b graph.Backend) func() error {
-				n := leaky(t).grad(t)
-				return func() error {
-					m, err := graph.NewMachine(n.graph, graph.WithBackend(b), graph.WithCapture())
-					return errors.Join(err, m.RunAll(), m.RunAll(), m.Close())
-				}
-			},
-			"machines that cannot be made": func(b graph.Backend) func() error {
-				n := leaky(t).grad(t)
-				return func() error {
-					require.Error(t, testutil.Err(graph.NewMachine(n.graph, graph.WithBackend(b), graph.WithKeep(nil))))
-					return nil
-				}
-			},
-			"plans": func(b graph.Backend) func() error {
-				n := leaky(t).grad(t)
-				return func() error { return testutil.Err(graph.NewPlan(n.graph, graph.WithBackend(b))) }
-			},
-			"readers": func(b graph.Backend) func() error {
-				n := leaky(t).grad(t)
-				m := run(t, n.graph, graph.WithBackend(b))
-				return func() error {
-					r, err := m.AsyncReader(n.cost)
-					if err != nil {
-						return err
-					}
-					return errors.Join(r.Fetch(), testutil.Err(r.Next()), r.Close())
-				}
-			},
-			"steps of a solver": func(b graph.Backend) func() error {
-				n := newRandomNet(t, 3, 0, 9)
-				x := newTrainer(t, b, n.weights, graph.WithCapture(), graph.WithRecompute(n.inner[len(n.inner)-1]))
-				t.Cleanup(func() { x.close(t) })
-				loss := testutil.Must(x.AsyncReader(n.loss))(t)
-				return func() error {
-					return errors.Join(x.RunAndStep(x.solver, x.weights), loss.Fetch(), testutil.Err(loss.Next()), x.moved.Download())
-				}
-			},
-			"resident values": func(b graph.Backend) func() error {
-				w := G.NewVector(G.NewGraph(), tensor.Float32, G.WithShape(64), G.WithName("w"), G.WithInit(G.Ones()))
-				return func() error {
-					r, err := graph.MoveInputs(b, w)
-					if err != nil {
-						return err
-					}
-					return errors.Join(r.Download(), r.Upload(), r.Close())
-				}
-			},
-		} {
-			requireConstantHeap(t, name+" on "+device, life(backend()))
-		}
+	for i, b := range []graph.Backend{graph.NewCPU(2), fakedevice.New()} {
+		on, capture := graph.WithBackend(b), graph.WithCapture()
+		n := func() *network { return leaky(t).grad(t) }
+		repeat := func(name string, f func() error) { requireConstantHeap(t, fmt.Sprint(name, " on backend ", i), f) }
+		repeat("runs", newMachine(t, n().graph, on).RunAll)
+		repeat("forward alone", newMachine(t, leaky(t).graph, on).RunAll)
+
+		sums := n()
+		m, calls := newMachine(t, sums.graph, on, capture, graph.WithGradSums()), 0
+		repeat("recorded, with sums", func() error {
+			if calls++; calls%3 == 0 {
+				return errors.Join(G.NewVanillaSolver().Step(G.NodesToValueGrads(sums.in)), m.ZeroGrads(), m.RunAll())
+			}
+			return m.RunAll()
+		})
+		values := n()
+		recorded := newMachine(t, values.graph, on, capture)
+		repeat("new values", func() error { values.let(t, 2); return recorded.RunAll() })
+
+		broken := n()
+		G.Must(G.ApplyOp(&foreign{"fails", 1, func(v ...G.Value) (G.Value, error) {
+			if calls++; calls%3 > 0 {
+				return nil, errors.New("today")
+			}
+			return G.CloneValue(v[0])
+		}}, G.Must(G.Tanh(broken.in[0].Deriv()))))
+		failing := newMachine(t, broken.graph, on)
+		repeat("runs that fail", func() error { _ = failing.RunAll(); return nil })
+
+		read := n()
+		G.Read(read.in[0].Deriv(), new(G.Value))
+		G.Read(read.cost, new(G.Value))
+		repeat("reads and kept values", newMachine(t, read.graph, on, graph.WithKeep(read.graph.AllNodes()...)).RunAll)
+		watched := newMachine(t, n().graph, on, graph.WithNaNWatch())
+		repeat("watched and timed", func() error { return testutil.Err(watched.Profile()) })
+
+		again := n()
+		repeat("new machines", func() error {
+			m, err := graph.NewMachine(again.graph, on, capture)
+			return errors.Join(err, m.RunAll(), m.RunAll(), m.Close())
+		})
+		repeat("machines that cannot be made", func() error {
+			require.Error(t, testutil.Err(graph.NewMachine(again.graph, on, graph.WithKeep(nil))))
+			return nil
+		})
+		repeat("plans", func() error { return testutil.Err(graph.NewPlan(again.graph, on)) })
+		shown := run(t, again.graph, on)
+		repeat("readers", func() error {
+			r, err := shown.AsyncReader(again.cost)
+			if err != nil {
+				return err
+			}
+			return errors.Join(r.Fetch(), testutil.Err(r.Next()), r.Close())
+		})
+
+		net := newRandomNet(t, 3, 0, 9)
+		x := newTrainer(t, b, net.weights, capture, graph.WithRecompute(net.inner[len(net.inner)-1]))
+		loss := testutil.Must(x.AsyncReader(net.loss))(t)
+		repeat("steps of a solver", func() error {
+			return errors.Join(x.RunAndStep(x.solver, x.weights), loss.Fetch(), testutil.Err(loss.Next()), x.moved.Download())
+		})
+		x.close(t)
+		w := single(G.NewGraph(), "w", func(int) float64 { return 1 }, 64)
+		repeat("resident values", func() error {
+			r, err := graph.MoveInputs(b, w)
+			if err != nil {
+				return err
+			}
+			return errors.Join(r.Download(), r.Upload(), r.Close())
+		})
 	}
 }
