@@ -68,14 +68,10 @@ func newRandomNet(t testing.TB, seed uint64, first int, documents ...int) *rando
 		switch k := r.IntN(8); {
 		case k < 2:
 			y = G.Must(ops.Linear(a, w[r.IntN(3)]))
-		case k == 2:
-			y = G.Must(ops.SiLU(a))
 		case k == 3:
 			y = G.Must(ops.RMSNorm(a, gain, 1e-5))
-		case k == 4:
-			y = G.Must(ops.Softmax(a))
-		case k == 5:
-			y = G.Must(G.Tanh(a))
+		case k < 6:
+			y = G.Must([]func(*G.Node) (*G.Node, error){2: ops.SiLU, 4: ops.Softmax, 5: G.Tanh}[k](a))
 		case a == b:
 			continue
 		case k == 6:
@@ -161,26 +157,17 @@ func (c configuration) random(r *rand.Rand) configuration {
 
 func (c configuration) options(n *randomNet) []graph.Option {
 	opts := []graph.Option{graph.WithKeep(n.loss, n.logits)}
-	if c.Half {
-		opts = append(opts, graph.WithPrecision(graph.BF16))
-	}
-	switch {
-	case c.Fusion == graph.UnfusedAll:
-		opts = append(opts, unfused(graph.UnfusedAll))
-	case c.Fusion != "":
-		opts = append(opts, only(c.Fusion))
-	}
-	if c.Keep {
-		opts = append(opts, graph.WithKeep(n.inner...))
-	}
-	if c.Capture {
-		opts = append(opts, graph.WithCapture())
-	}
-	if c.Sums {
-		opts = append(opts, graph.WithGradSums())
-	}
-	if c.Watch {
-		opts = append(opts, graph.WithNaNWatch(), graph.WithInfWatch())
+	for _, o := range []struct {
+		set    bool
+		option graph.Option
+	}{
+		{c.Half, graph.WithPrecision(graph.BF16)}, {c.Fusion == graph.UnfusedAll, unfused(graph.UnfusedAll)},
+		{c.Fusion != graph.UnfusedAll && c.Fusion != "", only(c.Fusion)}, {c.Keep, graph.WithKeep(n.inner...)}, {c.Capture, graph.WithCapture()},
+		{c.Sums, graph.WithGradSums()}, {c.Watch, graph.WithNaNWatch()}, {c.Watch, graph.WithInfWatch()},
+	} {
+		if o.set {
+			opts = append(opts, o.option)
+		}
 	}
 	if b := n.boundaries(uint64(c.Recompute)); c.Recompute > 0 && b != nil {
 		opts = append(opts, graph.WithRecompute(b...))
@@ -188,15 +175,19 @@ func (c configuration) options(n *randomNet) []graph.Option {
 	return opts
 }
 
+// backend returns a device, with half precision, or the CPU.
+func (c configuration) backend() graph.Backend {
+	if c.Device {
+		return fakedevice.NewHalf()
+	}
+	return graph.NewCPU(c.Workers)
+}
+
 // train takes four steps and returns the bits of everything that a user can see, and the plan.
 func (c configuration) train(t *testing.T, build func() *randomNet) (all []float64, plan graph.Plan) {
 	n := build()
 	start := func() *trainer {
-		var b graph.Backend = graph.NewCPU(c.Workers)
-		if c.Device {
-			b = fakedevice.NewHalf()
-		}
-		x := newTrainer(t, b, n.weights, c.options(n)...)
+		x := newTrainer(t, c.backend(), n.weights, c.options(n)...)
 		if c.Poison {
 			x.PoisonFreed()
 		}
@@ -297,28 +288,19 @@ func TestRandomNetsPacked(t *testing.T) {
 		}
 		runOnce := func(n *randomNet) {
 			c := configuration{}.random(r)
-			var b graph.Backend = graph.NewCPU(c.Workers)
-			if c.Device {
-				b = fakedevice.New()
-			}
-			run(t, n.graph, append(c.options(n), graph.WithBackend(b))...)
+			run(t, n.graph, append(c.options(n), graph.WithBackend(c.backend()))...)
 		}
-		targets := func(n *randomNet) (count float64) {
-			for _, id := range n.targets {
-				if id >= 0 {
-					count++
-				}
-			}
-			return count
+		targets := func(n *randomNet) float64 {
+			return float64(len(slices.DeleteFunc(slices.Clone(n.targets), func(id int32) bool { return id < 0 })))
 		}
 		packed := newRandomNet(t, seed, 0, lengths...)
 		runOnce(packed)
 		logits, first := numbers(t, packed.logits.Value()), 0
-		var got, want []float64
+		var got []float64
 		for _, d := range packed.grads {
 			got = append(got, numbers(t, d.Value())...)
 		}
-		want = make([]float64, len(got))
+		want := make([]float64, len(got))
 		for i, length := range lengths {
 			alone := newRandomNet(t, seed, first, length)
 			runOnce(alone)
