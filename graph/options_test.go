@@ -250,41 +250,38 @@ func TestReasonNames(t *testing.T) {
 func TestStrictRefusesFallbacks(t *testing.T) {
 	n := newNetwork(t)
 	for r := graph.ReasonDevice; r <= graph.ReasonMissing; r++ {
-		f := newPickyFake("compressed attention")
+		f, want := newPickyFake("compressed attention"), fmt.Sprintf("strict: picky: unsupported %v", r)
 		f.Reason = r
 		plain := f.Offered
 		f.Offered = func(s graph.Call, list []graph.Implementation) []graph.Implementation {
 			return plain(s, list[len(list)-1:])
 		}
-		_, err := graph.NewMachine(n.graph, graph.WithBackend(f), graph.WithPolicy(graph.Policy{Strict: true}))
 		if r == graph.ReasonCapability || r == graph.ReasonPolicy || r == graph.ReasonLength {
-			require.NoError(t, err)
-		} else {
-			require.ErrorContains(t, err, fmt.Sprintf("strict: picky: unsupported %v", r))
+			want = ""
 		}
+		requireError(t, want, testutil.Err(graph.NewMachine(n.graph, graph.WithBackend(f), graph.WithPolicy(graph.Policy{Strict: true}))))
 	}
 }
 
 // TestPreferFP16: a machine of precision bf16 stores fp16 if its graph has no derivatives.
 func TestPreferFP16(t *testing.T) {
-	for _, grad := range []bool{false, true} {
-		for _, p := range []graph.Precision{graph.F32, graph.BF16, graph.FP16} {
-			g := G.NewGraph()
-			x := G.NewMatrix(g, tensor.Float32, G.WithShape(2, 3), G.WithName("x"))
-			cost := G.Must(G.Sum(G.Must(ops.SiLU(G.Must(ops.Sigmoid(x))))))
-			if grad {
-				testutil.Must(graph.Grad(cost, x))(t)
-			}
-			m := newMachine(t, g, graph.WithBackend(fakedevice.NewHalf()), graph.WithPrecision(p), graph.WithPolicy(graph.Policy{PreferFP16: true}))
-			want := map[graph.Precision]tensor.Dtype{graph.F32: tensor.Float32, graph.BF16: ops.Float16, graph.FP16: ops.Float16}[p]
-			if grad && p == graph.BF16 {
-				want = ops.BFloat16
-			}
+	for _, c := range []struct {
+		precision graph.Precision
+		want      [2]tensor.Dtype // without derivatives and with them
+	}{
+		{graph.F32, [2]tensor.Dtype{tensor.Float32, tensor.Float32}}, {graph.BF16, [2]tensor.Dtype{ops.Float16, ops.BFloat16}},
+		{graph.FP16, [2]tensor.Dtype{ops.Float16, ops.Float16}},
+	} {
+		x := single(G.NewGraph(), "x", func(int) float64 { return 1 }, 2, 3)
+		cost := G.Must(G.Sum(G.Must(ops.SiLU(G.Must(ops.Sigmoid(x))))))
+		for _, want := range c.want {
+			m := newMachine(t, x.Graph(), graph.WithBackend(fakedevice.NewHalf()), graph.WithPrecision(c.precision), graph.WithPolicy(graph.Policy{PreferFP16: true}))
 			for _, s := range m.Plan().Steps {
 				if s.Op == "sigmoid" {
-					require.Equal(t, want, s.Outputs[0].Dtype, "%v, gradients %v", p, grad)
+					require.Equal(t, want, s.Outputs[0].Dtype, c.precision)
 				}
 			}
+			testutil.Must(graph.Grad(cost, x))(t)
 		}
 	}
 }
