@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	G "gorgonia.org/gorgonia"
@@ -52,27 +53,15 @@ func (n *tiny) train(t *testing.T, b graph.Backend, p graph.Precision, opts ...g
 		}
 	}
 	require.Equal(t, 4, solver.Steps())
-	try(func() error {
-		v, err := solver.Norm()
-		if err == nil {
-			require.Equal(t, all[7], v)
-		}
-		return err
-	})
-	try(func() error {
-		v, err := graph.HostValue(n.hidden.Value())
-		if err == nil {
-			all = append(all, numbers(t, v)...)
-		}
-		return err
-	})
-	try(func() error {
-		times, err := m.Profile()
-		if err == nil {
-			require.Len(t, times, len(m.Plan().Steps))
-		}
-		return err
-	})
+	var last float64
+	var hidden G.Value
+	var times []time.Duration
+	try(func() (err error) { last, err = solver.Norm(); return err })
+	try(func() (err error) { hidden, err = graph.HostValue(n.hidden.Value()); return err })
+	try(func() (err error) { times, err = m.Profile(); return err })
+	require.Equal(t, all[7], last)
+	require.Len(t, times, len(m.Plan().Steps))
+	all = append(all, numbers(t, hidden)...)
 	try(r.Download)
 	// A Close that fails has freed everything all the same.
 	failures = append(failures, errors.Join(solver.Close(), m.Close(), r.Close()))

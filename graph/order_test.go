@@ -104,24 +104,20 @@ func TestCheckGraph(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		build   func(g *G.ExprGraph)
-		want    []string // words in the error; none for a right graph
-		refused bool     // NewMachine refuses it, too
+		want    string // a pattern of the error; none for a right graph
+		refused bool   // NewMachine refuses it, too
 	}{
 		"right": {build: func(g *G.ExprGraph) {
-			x := vector(g, "x", 2)
-			var v G.Value
-			G.Read(G.Must(G.Add(x, vector(g, "y", 2))), &v)
+			G.Read(G.Must(G.Add(vector(g, "x", 2), vector(g, "y", 2))), new(G.Value))
 			G.NewVector(g, tensor.Float64, G.WithShape(2, 1), G.WithName("column"))
 		}},
 		"equal names": {build: func(g *G.ExprGraph) { vector(g, "x", 2); vector(g, "x", 3) },
-			want: []string{`input "x" (node 0, shape (2)) and input "x" (node 1, shape (3)) have the same name`}},
-		"equal hashes": {build: func(g *G.ExprGraph) { vector(g, "xksxlu", 2); vector(g, "yycfoo", 2) },
-			want: []string{`"xksxlu"`, `"yycfoo"`, "the same hash"}},
-		"no shape": {build: func(g *G.ExprGraph) { G.NewVector(g, tensor.Float64, G.WithName("x")) },
-			want: []string{`input "x"`, "no shape"}, refused: true},
+			want: `input "x" \(node 0, shape \(2\)\) and input "x" \(node 1, shape \(3\)\) have the same name`},
+		"equal hashes": {build: func(g *G.ExprGraph) { vector(g, "xksxlu", 2); vector(g, "yycfoo", 2) }, want: `"xksxlu".*"yycfoo".*the same hash`},
+		"no shape":     {build: func(g *G.ExprGraph) { G.NewVector(g, tensor.Float64, G.WithName("x")) }, want: `input "x".*no shape`, refused: true},
 		"rank": {build: func(g *G.ExprGraph) {
 			G.NewUniqueNode(G.WithShape(6), G.WithType(G.TensorType{Dims: 2, Of: tensor.Float64}), G.In(g), G.WithName("x"))
-		}, want: []string{`input "x"`, "rank 2", "(6)"}, refused: true},
+		}, want: `input "x".*\(6\).*rank 2`, refused: true},
 		"removed node": {build: func(g *G.ExprGraph) {
 			x, y := vector(g, "x", 2), vector(g, "y", 2)
 			G.Must(G.Add(y, y))
@@ -130,12 +126,10 @@ func TestCheckGraph(t *testing.T) {
 	} {
 		g := G.NewGraph()
 		c.build(g)
-		err := graph.CheckGraph(g)
-		if c.want == nil {
+		if err := graph.CheckGraph(g); c.want == "" {
 			require.NoError(t, err, name)
-		}
-		for _, w := range c.want {
-			require.ErrorContains(t, err, w, name)
+		} else {
+			require.Regexp(t, c.want, err.Error(), name)
 		}
 		m, err := graph.NewMachine(g)
 		require.Equal(t, c.refused, err != nil, "%s: %v", name, err)
