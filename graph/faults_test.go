@@ -3,6 +3,7 @@ package graph_test
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/fakedevice"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // train takes four steps on b. If a call fails, train makes it once more. It returns the failures and, in all, the losses
@@ -172,4 +174,156 @@ func TestMachineCalledByItsOp(t *testing.T) {
 	require.NoError(t, m.RunAll())
 	require.Equal(t, 3, strings.Count(inner.Error(), "in use"))
 	require.Equal(t, []float64{1, 2}, numbers(t, y.Value()))
+}
+
+// requireConstantHeap calls f again and again. Neither the heap, by more than 60 bytes a call, nor the number of
+// goroutines may grow. Tables that fill up once, and goroutines that end a little later, grow in the first tries alone.
+func requireConstantHeap(t *testing.T, what string, f func() error) {
+	t.Helper()
+	heap := func() int {
+		var s runtime.MemStats
+		runtime.GC()
+		runtime.GC() // the first one only moves the content of pools
+		runtime.ReadMemStats(&s)
+		return int(s.HeapAlloc)
+	}
+	calls := testutil.Tries(t, 30, 1000)
+	most := 4<<10 + 60*calls
+	grown, goroutines := 0, 0
+	for range 5 {
+		before, running := heap(), runtime.NumGoroutine()
+		for range calls {
+			require.NoError(t, f(), what)
+		}
+		if grown, goroutines = heap()-before, runtime.NumGoroutine()-running; grown <= most && goroutines <= 0 {
+			return
+		}
+	}
+	t.Errorf("%s: in %d calls the heap grows by %d bytes, want at most %d; %d more goroutines", what, calls, grown, most, goroutines)
+}
+
+// TestRandomGraphsKeepTheirHeap: runs of random graphs, on the CPU and on a device, with and without recordings,
+// gradients and kept values.
+func TestRandomGraphsKeepTheirHeap(t *testing.T) {
+	for seed := uint64(1); seed <= uint64(testutil.Tries(t, 40, 200)); seed++ {
+		r := withGradients(t, seed, 1+int(seed)%14)
+		if seed%4 == 0 {
+			r = newRandom(t, seed, 1+int(seed)%14)
+		}
+		opts := randomMachines(seed)
+		if seed%3 == 0 {
+			opts = append(opts, graph.WithKeep(r.nodes...))
+		}
+		m := testutil.Must(graph.NewMachine(r.graph, opts...))(t)
+		requireConstantHeap(t, fmt.Sprint("seed ", seed), m.RunAll)
+		require.NoError(t, m.Close())
+	}
+}
+
+// elsewhere is an op that gets memory for its result and returns another value.
+type elsewhere struct{ foreign }
+
+func (*elsewhere) ReturnsPtr() bool                                          { return true }
+func (*elsewhere) CallsExtern() bool                                         { return true }
+func (o *elsewhere) UsePreallocDo(_ G.Value, in ...G.Value) (G.Value, error) { return o.do(in...) }
+
+// leaky is a graph whose ops on the host and kernels read each other's results: weights that are read several times,
+// stock ops around ops of this module, and one-element tensors.
+func leaky(t *testing.T) *network {
+	n := &network{graph: G.NewGraph()}
+	w, u, h := n.input("w", 8, 8), n.input("u", 8, 8), n.input("h", 2, 8)
+	for i := range 3 {
+		h = G.Must(G.Tanh(G.Must(G.Add(G.Must(G.Mul(n.input(fmt.Sprint("x", i), 2, 8), w)), G.Must(G.Mul(h, u))))))
+	}
+	h = G.Must(ops.RMSNorm(h, n.input("gain", 8), 1e-6))
+	h = G.Must(ops.SiLU(G.Must(G.HadamardProd(h, h))))
+	n.cost = G.Must(G.Mean(G.Must(G.Square(h))))
+	for _, shape := range [][]int{{1}, {1, 1}, {1, 1, 1}} {
+		x := n.input(fmt.Sprint("one element ", shape), shape...)
+		y := G.Must(ops.SiLU(G.Must(G.Exp(G.Must(G.HadamardProd(x, x))))))
+		part := G.Must(G.Concat(0, y, x))
+		n.cost = G.Must(G.Add(n.cost, G.Must(G.Add(G.Must(G.Sum(part)), G.Must(G.Sum(G.Must(G.Slice(part, G.S(0, 1)))))))))
+	}
+	clones := func(v ...G.Value) (G.Value, error) { return G.CloneValue(v[0]) }
+	G.Must(ops.SiLU(G.Must(G.ApplyOp(&elsewhere{foreign{"elsewhere", 1, clones}}, h))))
+	a := n.input("matrix of one", 1, 1)
+	n.cost = G.Must(G.Add(n.cost, G.Must(G.Sum(G.Must(ops.SiLU(G.Must(G.Mul(a, n.input("row", 1, 3)))))))))
+	n.cost = G.Must(G.Add(n.cost, G.Must(G.Sum(G.Must(G.Mul(a, a))))))
+	n.let(t, 1)
+	return n
+}
+
+// TestMachinesKeepTheirHeap: whatever a machine does again and again, its heap and the goroutines stay constant.
+func TestMachinesKeepTheirHeap(t *testing.T) {
+	for i, b := range []graph.Backend{graph.NewCPU(2), fakedevice.New()} {
+		on, capture := graph.WithBackend(b), graph.WithCapture()
+		n := func() *network { return leaky(t).grad(t) }
+		repeat := func(name string, f func() error) { requireConstantHeap(t, fmt.Sprint(name, " on backend ", i), f) }
+		repeat("runs", newMachine(t, n().graph, on).RunAll)
+		repeat("forward alone", newMachine(t, leaky(t).graph, on).RunAll)
+
+		sums := n()
+		m, calls := newMachine(t, sums.graph, on, capture, graph.WithGradSums()), 0
+		repeat("recorded, with sums", func() error {
+			if calls++; calls%3 == 0 {
+				return errors.Join(G.NewVanillaSolver().Step(G.NodesToValueGrads(sums.in)), m.ZeroGrads(), m.RunAll())
+			}
+			return m.RunAll()
+		})
+		values := n()
+		recorded := newMachine(t, values.graph, on, capture)
+		repeat("new values", func() error { values.let(t, 2); return recorded.RunAll() })
+
+		broken := n()
+		G.Must(G.ApplyOp(&foreign{"fails", 1, func(v ...G.Value) (G.Value, error) {
+			if calls++; calls%3 > 0 {
+				return nil, errors.New("today")
+			}
+			return G.CloneValue(v[0])
+		}}, G.Must(G.Tanh(broken.in[0].Deriv()))))
+		failing := newMachine(t, broken.graph, on)
+		repeat("runs that fail", func() error { _ = failing.RunAll(); return nil })
+
+		read := n()
+		G.Read(read.in[0].Deriv(), new(G.Value))
+		G.Read(read.cost, new(G.Value))
+		repeat("reads and kept values", newMachine(t, read.graph, on, graph.WithKeep(read.graph.AllNodes()...)).RunAll)
+		watched := newMachine(t, n().graph, on, graph.WithNaNWatch())
+		repeat("watched and timed", func() error { return testutil.Err(watched.Profile()) })
+
+		again := n()
+		repeat("new machines", func() error {
+			m, err := graph.NewMachine(again.graph, on, capture)
+			return errors.Join(err, m.RunAll(), m.RunAll(), m.Close())
+		})
+		repeat("machines that cannot be made", func() error {
+			require.Error(t, testutil.Err(graph.NewMachine(again.graph, on, graph.WithKeep(nil))))
+			return nil
+		})
+		repeat("plans", func() error { return testutil.Err(graph.NewPlan(again.graph, on)) })
+		shown := run(t, again.graph, on)
+		repeat("readers", func() error {
+			r, err := shown.AsyncReader(again.cost)
+			if err != nil {
+				return err
+			}
+			return errors.Join(r.Fetch(), testutil.Err(r.Next()), r.Close())
+		})
+
+		net := newRandomNet(t, 3, 0, 9)
+		x := newTrainer(t, b, net.weights, capture, graph.WithRecompute(net.inner[len(net.inner)-1]))
+		loss := testutil.Must(x.AsyncReader(net.loss))(t)
+		repeat("steps of a solver", func() error {
+			return errors.Join(x.RunAndStep(x.solver, x.weights), loss.Fetch(), testutil.Err(loss.Next()), x.moved.Download())
+		})
+		x.close(t)
+		w := single(G.NewGraph(), "w", func(int) float64 { return 1 }, 64)
+		repeat("resident values", func() error {
+			r, err := graph.MoveInputs(b, w)
+			if err != nil {
+				return err
+			}
+			return errors.Join(r.Download(), r.Upload(), r.Close())
+		})
+	}
 }
