@@ -110,7 +110,7 @@ func TestTrainingSurvivesEachFailure(t *testing.T) {
 // succeeds or returns an error. None hangs, and the machine computes the same afterwards.
 func TestMachineInGoroutines(t *testing.T) {
 	for device, b := range map[string]graph.Backend{"cpu": graph.NewCPU(2), "device": fakedevice.NewHalf()} {
-		n := newRandomNet(t, 4, 0, 9)
+		n := newRandomNet(t, 4, 9)
 		m := newMachine(t, n.graph, graph.WithBackend(b), graph.WithCapture(), graph.WithKeep(n.loss))
 		require.NoError(t, m.RunAll())
 		require.NoError(t, m.RunAll())
@@ -310,7 +310,7 @@ func TestMachinesKeepTheirHeap(t *testing.T) {
 			return errors.Join(r.Fetch(), testutil.Err(r.Next()), r.Close())
 		})
 
-		net := newRandomNet(t, 3, 0, 9)
+		net := newRandomNet(t, 3, 9)
 		x := newTrainer(t, b, net.weights, capture, graph.WithRecompute(net.inner[len(net.inner)-1]))
 		loss := testutil.Must(x.AsyncReader(net.loss))(t)
 		repeat("steps of a solver", func() error {

@@ -217,9 +217,7 @@ func TestAdamWRefuses(t *testing.T) {
 // TestAdamWSharedMemory: a weight that shares memory with another weight or with a gradient is refused.
 func TestAdamWSharedMemory(t *testing.T) {
 	whole := dense(tensor.Float64, make([]float64, 6), 6)
-	part := func(from, to int) G.Value {
-		return testutil.Must(whole.Slice(tensor.S(from, to)))(t).(*tensor.Dense)
-	}
+	part := func(from, to int) G.Value { return testutil.Must(whole.Slice(tensor.S(from, to)))(t).(*tensor.Dense) }
 	other := func() G.Value { return dense(tensor.Float64, []float64{1, 1}, 2) }
 	grad := other()
 	for want, w := range map[string][]G.ValueGrad{
