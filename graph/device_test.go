@@ -55,7 +55,8 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-// TestDeviceValues: inputs may be values on the device, such as results of another machine. If one moves, the machine records again.
+// TestDeviceValues: inputs may be values on the device, such as results of another machine. If one moves, the machine
+// records again.
 func TestDeviceValues(t *testing.T) {
 	for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
 		f := fakedevice.New()
@@ -139,7 +140,8 @@ func TestHostFallback(t *testing.T) {
 	stock := G.Must(G.Neg(scalars(G.NewGraph(), 1)[0])).Graph()
 	strict := graph.WithPolicy(graph.Policy{Strict: true})
 	newMachine(t, stock, strict)
-	require.ErrorContains(t, testutil.Err(graph.NewMachine(stock, strict, graph.WithBackend(fakedevice.New()))), "strict: fake")
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(stock, strict, graph.WithBackend(fakedevice.New()))),
+		"strict: fake")
 	_, err := graph.NewMachine(n.graph, strict, graph.WithBackend(fakedevice.New()))
 	require.ErrorContains(t, err, "strict")
 	require.ErrorAs(t, err, new(*graph.Unsupported))
@@ -170,8 +172,8 @@ func TestLaunchErrors(t *testing.T) {
 	require.ErrorContains(t, err, "graph: machine: node 1, shape (2): ops: refuses: ")
 }
 
-// TestTrainingOnDevice trains weights on the device by runs and steps. None of these waits for another one. TestRandomNetsTrainAlike
-// compares the results with those of the CPU.
+// TestTrainingOnDevice trains weights on the device by runs and steps. None of these waits for another one.
+// TestRandomNetsTrainAlike compares the results with those of the CPU.
 func TestTrainingOnDevice(t *testing.T) {
 	f, n := fakedevice.New(), newNetwork(t)
 	testutil.Must(graph.Grad(n.cost, n.in[1:3]...))(t)
@@ -190,8 +192,8 @@ func TestTrainingOnDevice(t *testing.T) {
 	require.Equal(t, [2]int{}, [2]int{f.Streams, f.MemoryInUse})
 }
 
-// TestIntTokensOnDevice: the host converts tokens of type int, checks the converted tokens and uploads them. A device's kernels cannot
-// report wrong tokens and targets, so the machine refuses them, names the op, and runs again after it.
+// TestIntTokensOnDevice: the host converts tokens of type int, checks the converted tokens and uploads them. A device's
+// kernels cannot report wrong tokens and targets, so the machine refuses them, names the op, and runs again after it.
 func TestIntTokensOnDevice(t *testing.T) {
 	tokens := tensor.New(tensor.WithShape(1, 3), tensor.WithBacking([]int{2, 0, 2}))
 	ids := G.NodeFromAny(G.NewGraph(), tokens, G.WithName("ids"))
@@ -226,8 +228,9 @@ func TestMoveInputsRefuses(t *testing.T) {
 		require.NoError(t, G.NewTapeMachine(x.Graph()).RunAll())
 		require.NotNil(t, y.Value())
 		value := x.Value()
-		for node, message := range map[*G.Node]string{y: "op neg (node 1, shape (3)) is not", G.Must(G.Neg(empty)): "op neg (node 1, shape (3)) is not",
-			empty: `input "empty" (node 0, shape (3)) has no`, nil: "nil node"} {
+		for node, message := range map[*G.Node]string{y: "op neg (node 1, shape (3)) is not",
+			G.Must(G.Neg(empty)): "op neg (node 1, shape (3)) is not",
+			empty:                `input "empty" (node 0, shape (3)) has no`, nil: "nil node"} {
 			require.ErrorContains(t, testutil.Err(graph.MoveInputs(b, x, node)), "graph: move inputs: "+message)
 			require.Same(t, value, x.Value())
 		}
@@ -295,8 +298,8 @@ func TestResidentRefuses(t *testing.T) {
 	require.Zero(t, b.Streams)
 }
 
-// TestCPURefusesUnknownLevel runs this test binary again with a SIMD level that does not exist: a program reads the level when it
-// starts.
+// TestCPURefusesUnknownLevel runs this test binary again with a SIMD level that does not exist: a program reads the
+// level when it starts.
 func TestCPURefusesUnknownLevel(t *testing.T) {
 	if os.Getenv("NSA_CPU") == "abacus" {
 		require.ErrorContains(t, testutil.Err(graph.NewMachine(G.NewGraph())), `NSA_CPU="abacus"`)
@@ -308,8 +311,8 @@ func TestCPURefusesUnknownLevel(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 }
 
-// TestHostMemory: a request for more memory than the host has is an error that names the size. Go's runtime would end the
-// process.
+// TestHostMemory: a request for more memory than the host has is an error that names the size. Go's runtime would end
+// the process.
 func TestHostMemory(t *testing.T) {
 	total, of := memory.Total()
 	host := int(total)
@@ -326,18 +329,22 @@ func TestHostMemory(t *testing.T) {
 		return fmt.Sprintf("out of memory: asked for %s, %s has %s", memory.Size(int64(bytes)), of, memory.Size(int64(host)))
 	}
 	require.ErrorContains(t, testutil.Err(graph.NewCPU(1).Alloc(host+1)), asked(host+1))
-	twice := func(x *G.Node) (*G.Node, error) { return chain(x, ops.SiLU, ops.SiLU) } // each of two results fits, but not both
-	require.Regexp(t, "graph: machine: arena of (.|\n)*cpu: "+regexp.QuoteMeta(asked(2*((host/4*4+63)/64*64))), refused(host/4, twice, graph.NewCPU(1)))
+	// each of two results fits, but not both
+	twice := func(x *G.Node) (*G.Node, error) { return chain(x, ops.SiLU, ops.SiLU) }
+	require.Regexp(t, "graph: machine: arena of (.|\n)*cpu: "+regexp.QuoteMeta(asked(2*((host/4*4+63)/64*64))),
+		refused(host/4, twice, graph.NewCPU(1)))
 	require.Contains(t, refused(1<<48, ops.SiLU, graph.NewCPU(1)), "silu (node 1, shape (281474976710656)): "+asked(1<<50))
-	for _, b := range []graph.Backend{graph.NewCPU(1), fakedevice.New()} { // Gorgonia's op runs on the host with any backend
+	// Gorgonia's op runs on the host with any backend
+	for _, b := range []graph.Backend{graph.NewCPU(1), fakedevice.New()} {
 		require.Contains(t, refused(1<<48, G.Neg, b), "(node 1, shape (281474976710656)): "+asked(1<<50))
 	}
 }
 
-// TestCPURefusesHalf: the guard refuses an operand in half precision, and a kernel that is bound all the same refuses it,
-// too.
+// TestCPURefusesHalf: the guard refuses an operand in half precision, and a kernel that is bound all the same refuses
+// it, too.
 func TestCPURefusesHalf(t *testing.T) {
-	in, out := []spec.Operand{{Dtype: tensor.Float32, Shape: tensor.Shape{2}}}, []spec.Operand{{Dtype: ops.BFloat16, Shape: tensor.Shape{2}}}
+	in := []spec.Operand{{Dtype: tensor.Float32, Shape: tensor.Shape{2}}}
+	out := []spec.Operand{{Dtype: ops.BFloat16, Shape: tensor.Shape{2}}}
 	cast := spec.Cast{To: ops.BFloat16}
 	err := testutil.Err(graph.Bind(graph.NewCPU(1), graph.Call{Spec: cast, In: in, Out: out}, nil, nil))
 	require.ErrorContains(t, err, "unsupported device: bfloat16 (2)")

@@ -140,8 +140,8 @@ func TestFusionsKeep(t *testing.T) {
 	}
 }
 
-// TestCopiesAreNoSteps: copies have no step, except for kept copies and for copies of inputs or of results of Gorgonia's ops. Those
-// have memory of their own.
+// TestCopiesAreNoSteps: copies have no step, except for kept copies and for copies of inputs or of results of
+// Gorgonia's ops. Those have memory of their own.
 func TestCopiesAreNoSteps(t *testing.T) {
 	x := vector(G.NewGraph(), "x", 1, 2, 3)
 	ofInput := G.Must(ops.Add(x))
@@ -179,7 +179,8 @@ func newPickyFake(about string) *fakedevice.Backend {
 func TestFusionsAndBackend(t *testing.T) {
 	n := newBlock(t)
 	for rule, spec := range map[string]string{
-		"linears": "linears", "linears-grad": "gradient of linears", "linear-add": "linear with add", "linear-silu": "linear with silu",
+		"linears": "linears", "linears-grad": "gradient of linears", "linear-add": "linear with add",
+		"linear-silu":   "linear with silu",
 		"norm-grad-add": "gradient of rms norm with add", "gate-sigmoid": "gradient of sigmoid gated sum",
 		"deltas": "gradient of gated sum with deltas",
 	} {
@@ -199,7 +200,8 @@ func TestFusionsAndBackend(t *testing.T) {
 	x := n.input("x", 1, 4, 8)
 	G.Must(ops.Linear(x, n.input("w0", 3, 8)))
 	G.Must(ops.Linear(x, n.input("w1", 3, 8)))
-	p := newMachine(t, n.graph, graph.WithBackend(newPickyFake("linears")), graph.WithPolicy(graph.Policy{Strict: true})).Plan()
+	p := newMachine(t, n.graph, graph.WithBackend(newPickyFake("linears")),
+		graph.WithPolicy(graph.Policy{Strict: true})).Plan()
 	require.Empty(t, fused(p))
 	require.Equal(t, map[string]int{"linears: picky: unsupported shape: always": 1}, p.Unfused)
 	require.Len(t, p.Steps, 2)
@@ -232,7 +234,8 @@ func TestJoinedWeightsAreContiguous(t *testing.T) {
 		}
 		joined := []bool{false, run, run}
 		require.Equal(t, slices.Concat([]bool{false}, joined, none), told["linears"], "x, ws, ys")
-		require.Equal(t, slices.Concat([]bool{false}, none, joined, []bool{false}, joined), told["gradient of linears"], "x, dys, ws, dx, dws")
+		require.Equal(t, slices.Concat([]bool{false}, none, joined, []bool{false}, joined), told["gradient of linears"],
+			"x, dys, ws, dx, dws")
 	}
 }
 
@@ -241,7 +244,8 @@ func TestFusionsOfOneType(t *testing.T) {
 	g := G.NewGraph()
 	x := single(g, "x", func(int) float64 { return 1 }, 1, 4, 8)
 	for i, out := range []int{4, 3, 4, 3, 4} {
-		G.Must(ops.Softmax(G.Must(ops.Linear(x, single(g, fmt.Sprint("w", i), func(int) float64 { return 1 }, out, 8))))) // in half precision
+		// in half precision
+		G.Must(ops.Softmax(G.Must(ops.Linear(x, single(g, fmt.Sprint("w", i), func(int) float64 { return 1 }, out, 8)))))
 	}
 	f := fakedevice.NewHalf() // it stores the results of linear layers with three outputs in float32
 	f.Stored = func(s graph.Call, _, out []tensor.Dtype) {
@@ -320,7 +324,8 @@ func TestDecodeGates(t *testing.T) {
 	logits := G.Must(ops.Linear(x, w, ops.WithBias(bias), ops.WithHeads(heads), ops.WithDots()))
 	o := G.Must(spec.Apply(decode.Step{Cache: c, Base: 10}, append(in, G.Must(ops.Sigmoid(logits)), cache, places)...))
 	var want []float64
-	for i, opt := range []graph.Option{unfused(graph.UnfusedAll), unfused(), only("decode-gates"), graph.WithKeep(logits)} {
+	for i, opt := range []graph.Option{unfused(graph.UnfusedAll), unfused(), only("decode-gates"),
+		graph.WithKeep(logits)} {
 		m := run(t, n.graph, opt, graph.WithKeep(o))
 		require.Equal(t, []int{0, 1, 1, 0}[i], fused(m.Plan())["decode-gates"])
 		if i == 0 {

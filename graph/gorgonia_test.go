@@ -7,6 +7,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -87,10 +88,15 @@ func number(n *G.Node, v float64) *G.Node {
 }
 
 // ofTests are the rows of referencedOps with the ops and shapes of Gorgonia v0.9.18's own tests.
-var ofTests = regexp.MustCompile(`^(\w+( true| false)? \[(3 5|1)\]$|[^M]\w+( true| false)? \[\]$|(Sum|Mean|Max) \[(1|3 1|1 1|1 4|5|3 4|2 3 2|2 3 2 2)\]|` +
-	`(SoftMax|LogSoftMax) \[(5|3 4|2 3 2)\]|(Mul|Tensordot|OuterProd|BatchedMatMul .*->\w+jl$|Broadcast \w+ {\[(2|2 1|3 1|1 1 2|2 3 2|2 3 4 2)\] |Concat|Reshape|DiagFlat|SizeOf|Norm)|` +
-	`Slice \[(5|4 3)\]|Transpose \[(3 4|2 3 4)\]|ByIndices \[3 4\] \d \[0 |(Global|Upsample2D|Conv1d|MaxPool1D|LeakyRelu|Rectify|Mish|Dropout)|` +
-	`(Im2Col|Conv2d|MaxPool2D|AveragePool2D) .*\[1 2 5 7\]|(BatchNorm|GroupNorm) \[(3 2 2 2|4 3|2 4 2 2)\])`)
+var ofTests = regexp.MustCompile("^(" + strings.Join([]string{
+	// functions; a TapeMachine has no MinBetween of scalars
+	`\w+( true| false)? \[(3 5|1)\]$`, `[^M]\w+( true| false)? \[\]$`,
+	`(Sum|Mean|Max) \[(1|3 1|1 1|1 4|5|3 4|2 3 2|2 3 2 2)\]`, `(SoftMax|LogSoftMax) \[(5|3 4|2 3 2)\]`,
+	`Broadcast \w+ {\[(2|2 1|3 1|1 1 2|2 3 2|2 3 4 2)\] `, `(Mul|Tensordot|OuterProd|BatchedMatMul .*->\w+jl$)`,
+	`(Concat|Reshape|DiagFlat|SizeOf|Norm|Global|Upsample2D|Conv1d|MaxPool1D|LeakyRelu|Rectify|Mish|Dropout)`,
+	`Slice \[(5|4 3)\]`, `Transpose \[(3 4|2 3 4)\]`, `ByIndices \[3 4\] \d \[0 `,
+	`(Im2Col|Conv2d|MaxPool2D|AveragePool2D) .*\[1 2 5 7\]`, `(BatchNorm|GroupNorm) \[(3 2 2 2|4 3|2 4 2 2)\]`,
+}, "|") + ")")
 
 // gorgonias are graphs of Gorgonia's own tests. Every kind of its ops is among them.
 func gorgonias() (rows []stock) {
@@ -103,7 +109,8 @@ func gorgonias() (rows []stock) {
 		}
 	}
 	for _, c := range functions(2) {
-		mixed := []stock{on(c.name+" of a scalar and a vector", c.op, x(), x(2)), on(c.name+" of a vector and a scalar", c.op, x(2), x())}
+		mixed := []stock{on(c.name+" of a scalar and a vector", c.op, x(), x(2)),
+			on(c.name+" of a vector and a scalar", c.op, x(2), x())}
 		if c.values {
 			add(onlyValues(noGradient, mixed[0]), onlyValues(noGradient, mixed[1]))
 			continue
@@ -125,12 +132,15 @@ func gorgonias() (rows []stock) {
 	for _, s := range [][2][]int{{{12, 1}, {12, 3}}, {{1, 12}, {3, 12}}, {{2, 3, 5}, {2, 3, 1}}, {{2, 1, 5}, {2, 3, 5}}, {{2, 1, 1}, {2, 5, 3}}} {
 		add(on(fmt.Sprintf("Auto %v", s), two(func(a, b *G.Node) (*G.Node, error) { return G.Auto(G.BroadcastHadamardProd, a, b) }), x(s[0]...), x(s[1]...)))
 	}
-	for _, by := range [][]tensor.Slice{{G.S(0)}, {G.S(0, 2)}, {nil, G.S(0)}, {G.S(0), nil, G.S(0)}, {G.S(1, 2), G.S(0, 2)}} {
+	for _, by := range [][]tensor.Slice{{G.S(0)}, {G.S(0, 2)}, {nil, G.S(0)}, {G.S(0), nil, G.S(0)},
+		{G.S(1, 2), G.S(0, 2)}} {
 		slice := func(x *G.Node) (*G.Node, error) { return G.Slice(x, by...) }
 		add(on(fmt.Sprintf("Slice of rank 3 %v", by), one(slice), x(2, 3, 4)),
-			on(fmt.Sprintf("Slice of a result %v", by), one(func(x *G.Node) (*G.Node, error) { return chain(x, G.Tanh, slice, G.Exp) }), x(2, 3, 4)))
+			on(fmt.Sprintf("Slice of a result %v", by),
+				one(func(x *G.Node) (*G.Node, error) { return chain(x, G.Tanh, slice, G.Exp) }), x(2, 3, 4)))
 	}
-	add(on("Reshape by a length", one(func(x *G.Node) (*G.Node, error) { return G.Reshape(x, tensor.Shape{-1, 2}) }), x(2, 2)))
+	add(on("Reshape by a length", one(func(x *G.Node) (*G.Node, error) { return G.Reshape(x, tensor.Shape{-1, 2}) }),
+		x(2, 2)))
 	for _, shape := range [][]int{{3, 3}, {2, 3}, {2, 1, 3}, {1, 1, 1}} {
 		add(on(fmt.Sprintf("Ravel %v", shape), one(G.Ravel), x(shape...)))
 	}
@@ -173,7 +183,8 @@ func gorgonias() (rows []stock) {
 		}), x(3), x()))
 	four := []int{1, 1, 0, 0} // pads
 	add(
-		on("MaxPool2D with four pads", one(func(x *G.Node) (*G.Node, error) { return G.MaxPool2D(x, []int{2, 2}, four, []int{2, 2}) }), x(1, 2, 4, 4)),
+		on("MaxPool2D with four pads",
+			one(func(x *G.Node) (*G.Node, error) { return G.MaxPool2D(x, []int{2, 2}, four, []int{2, 2}) }), x(1, 2, 4, 4)),
 		onlyValues("wrong", on("AveragePool2D with four pads", one(func(x *G.Node) (*G.Node, error) {
 			return G.AveragePool2D(x, []int{2, 2}, four, []int{2, 2})
 		}), x(1, 2, 4, 4))),

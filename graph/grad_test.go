@@ -171,9 +171,9 @@ func TestGradNeverPanics(t *testing.T) {
 	require.Equal(t, 4*64, right)
 }
 
-// TestGradOfGrad differentiates graphs of stock ops that hold gradients: by another input, by the same inputs, and these gradients
-// themselves. By central differences of the gradients the result is right, or Grad returns an error. Many gradients of Gorgonia's
-// ops cannot tell which inputs have a gradient.
+// TestGradOfGrad differentiates graphs of stock ops that hold gradients: by another input, by the same inputs, and
+// these gradients themselves. By central differences of the gradients the result is right, or Grad returns an error.
+// Many gradients of Gorgonia's ops cannot tell which inputs have a gradient.
 func TestGradOfGrad(t *testing.T) {
 	for _, c := range gorgonias() {
 		if c.wrong != "" && !c.corrected {
@@ -222,8 +222,8 @@ func TestGradOfGrad(t *testing.T) {
 	}
 }
 
-// TestGradOfDropout: an element of the gradient has the factor that Dropout has drawn for the element of its input, one in
-// evaluation. Where the input is zero the factor is unknown, and the gradient has its mean, which is one.
+// TestGradOfDropout: an element of the gradient has the factor that Dropout has drawn for the element of its input, one
+// in evaluation. Where the input is zero the factor is unknown, and the gradient has its mean, which is one.
 func TestGradOfDropout(t *testing.T) {
 	x, w := testutil.Normal(1, 40), testutil.Normal(2, 40)
 	x[3], x[30] = 0, math.Copysign(0, -1)
@@ -267,7 +267,7 @@ var vms = map[string]func(t *testing.T, g *G.ExprGraph, keep G.Nodes) G.VM{
 		return newMachine(t, g, graph.WithKeep(keep...))
 	},
 	"tape":        func(t *testing.T, g *G.ExprGraph, keep G.Nodes) G.VM { return G.NewTapeMachine(g) },
-	"tape, bound": func(t *testing.T, g *G.ExprGraph, keep G.Nodes) G.VM { return G.NewTapeMachine(g, G.BindDualValues()) },
+	"tape, bound": func(t *testing.T, g *G.ExprGraph, _ G.Nodes) G.VM { return G.NewTapeMachine(g, G.BindDualValues()) },
 	"tape after a machine, bound": func(t *testing.T, g *G.ExprGraph, keep G.Nodes) G.VM {
 		newMachine(t, g) // it may have added copies of gradients
 		return G.NewTapeMachine(g, G.BindDualValues())

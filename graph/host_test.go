@@ -21,18 +21,20 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// TestOpsThatReturnAnOperand: what reads the result of an op writes neither to the operand that the op has returned, nor to an input
-// of the graph. The memory of the operand is used again after the last reader of both.
+// TestOpsThatReturnAnOperand: what reads the result of an op writes neither to the operand that the op has returned,
+// nor to an input of the graph. The memory of the operand is used again after the last reader of both.
 func TestOpsThatReturnAnOperand(t *testing.T) {
 	dropout := func(p float64) build { return one(func(x *G.Node) (*G.Node, error) { return G.Dropout(x, p) }) }
 	returns := func(operand int) build {
 		return func(n []*G.Node) (*G.Node, error) {
 			op := &foreign{fmt.Sprint("returns ", operand), 2, func(v ...G.Value) (G.Value, error) { return v[operand], nil }}
-			return G.ApplyOp(op, append(slices.Repeat([]*G.Node{G.Must(G.Neg(n[0]))}, operand), n[0], G.Must(G.Neg(n[0])))[:2]...)
+			return G.ApplyOp(op, append(slices.Repeat([]*G.Node{G.Must(G.Neg(n[0]))}, operand), n[0],
+				G.Must(G.Neg(n[0])))[:2]...)
 		}
 	}
 	view := func(v ...G.Value) (G.Value, error) { return v[0].(*tensor.Dense).ShallowClone(), nil }
-	exp, product := func(x *G.Node) *G.Node { return G.Must(G.Exp(x)) }, func(a, b *G.Node) *G.Node { return G.Must(G.HadamardProd(a, b)) }
+	exp := func(x *G.Node) *G.Node { return G.Must(G.Exp(x)) }
+	product := func(a, b *G.Node) *G.Node { return G.Must(G.HadamardProd(a, b)) }
 	for name, op := range map[string]build{
 		"concat":                one(func(x *G.Node) (*G.Node, error) { return G.Concat(0, x) }),
 		"dropout in evaluation": dropout(0.5), "dropout of nothing": dropout(0), "first": returns(0), "second": returns(1),
@@ -74,8 +76,8 @@ func TestOpsThatReturnAnOperand(t *testing.T) {
 	}
 }
 
-// TestScalarsOfTensors: a node without axes has a scalar of Gorgonia as its value, whatever its op returns, and so the next op takes
-// it.
+// TestScalarsOfTensors: a node without axes has a scalar of Gorgonia as its value, whatever its op returns, and so the
+// next op takes it.
 func TestScalarsOfTensors(t *testing.T) {
 	rank0 := func(v ...G.Value) (G.Value, error) { return tensor.New(tensor.FromScalar(v[0].Data())), nil }
 	part := func(x *G.Node, from, to int) *G.Node { return G.Must(G.Slice(x, G.S(from, to))) }
@@ -83,13 +85,14 @@ func TestScalarsOfTensors(t *testing.T) {
 		build build
 		want  float64
 	}{
-		"Tensordot":    {one(func(x *G.Node) (*G.Node, error) { return G.Tensordot([]int{0}, []int{0}, x, x) }), 20},
-		"Reshape":      {one(func(x *G.Node) (*G.Node, error) { return G.Reshape(part(x, 1, 2), tensor.ScalarShape()) }), 4},
-		"Slice":        {one(func(x *G.Node) (*G.Node, error) { return G.Slice(x, G.S(1)) }), 4},
-		"Sum":          {along(G.Sum), 6},
-		"Sum of one":   {one(func(x *G.Node) (*G.Node, error) { return G.Sum(part(x, 0, 1)) }), 2},
-		"Max":          {along(G.Max), 4},
-		"another op's": {one(func(x *G.Node) (*G.Node, error) { return G.ApplyOp(&foreign{"rank 0", 1, rank0}, total(x)) }), 6},
+		"Tensordot":  {one(func(x *G.Node) (*G.Node, error) { return G.Tensordot([]int{0}, []int{0}, x, x) }), 20},
+		"Reshape":    {one(func(x *G.Node) (*G.Node, error) { return G.Reshape(part(x, 1, 2), tensor.ScalarShape()) }), 4},
+		"Slice":      {one(func(x *G.Node) (*G.Node, error) { return G.Slice(x, G.S(1)) }), 4},
+		"Sum":        {along(G.Sum), 6},
+		"Sum of one": {one(func(x *G.Node) (*G.Node, error) { return G.Sum(part(x, 0, 1)) }), 2},
+		"Max":        {along(G.Max), 4},
+		"another op's": {one(func(x *G.Node) (*G.Node, error) { return G.ApplyOp(&foreign{"rank 0", 1, rank0}, total(x)) }),
+			6},
 	} {
 		for i, backing := range []any{[]float32{2, 4}, []float64{2, 4}, []int{2, 4}, []int32{2, 4}, []int64{2, 4}} {
 			if name == "Tensordot" && i > 1 { // package tensor has it for floats alone
@@ -106,8 +109,8 @@ func TestScalarsOfTensors(t *testing.T) {
 	}
 }
 
-// TestHostOpsReadAnyLayout: Gorgonia's ops get transposed, column-major, cut and equivalent values as what they are, in each run:
-// sums and maxima along any axes of four, and other ops.
+// TestHostOpsReadAnyLayout: Gorgonia's ops get transposed, column-major, cut and equivalent values as what they are, in
+// each run: sums and maxima along any axes of four, and other ops.
 func TestHostOpsReadAnyLayout(t *testing.T) {
 	type row struct {
 		name         string
@@ -151,7 +154,8 @@ func TestHostOpsReadAnyLayout(t *testing.T) {
 			at := testutil.Must(tensor.Itol(i, shape, shape.CalcStrides()))(t)
 			require.NoError(t, columns.SetAt(testutil.Must(plain.At(at...))(t), at...))
 		}
-		for name, v := range map[string]*tensor.Dense{"transposed": turned(other, 1, 3, 2, 0), "cut": wide, "column-major": columns} {
+		for name, v := range map[string]*tensor.Dense{"transposed": turned(other, 1, 3, 2, 0), "cut": wide,
+			"column-major": columns} {
 			for _, axes := range [][]int{{0}, {1}, {2}, {3}, {0, 2}, {1, 2}, {1, 3}, {0, 1, 2, 3}} {
 				for _, reduction := range []string{"Sum", "Max"} {
 					rows = append(rows, row{fmt.Sprintf("%s of %s %v along %v", reduction, name, dt, axes), plain, v,
@@ -196,9 +200,9 @@ func headerOf(v G.Value) string {
 	return fmt.Sprint(v.Data())
 }
 
-// TestMachinesShareInputs: machines that run at the same time on the same input tensors, each with a graph of its own, give the bits
-// of their first run, and change no input: row-major, transposed or a view. The graphs have every kind of Gorgonia's ops and their
-// gradients.
+// TestMachinesShareInputs: machines that run at the same time on the same input tensors, each with a graph of its own,
+// give the bits of their first run, and change no input: row-major, transposed or a view. The graphs have every kind of
+// Gorgonia's ops and their gradients.
 func TestMachinesShareInputs(t *testing.T) {
 	log.SetOutput(io.Discard)
 	defer log.SetOutput(os.Stderr)
@@ -256,7 +260,8 @@ func TestMachinesShareInputs(t *testing.T) {
 	require.GreaterOrEqual(t, len(kinds), 24, "%v", kinds)
 }
 
-// TestOpsChangeNoInput: neither an op that changes its operand, nor one that fails half-way, reaches a bound tensor or a constant.
+// TestOpsChangeNoInput: neither an op that changes its operand, nor one that fails half-way, reaches a bound tensor or
+// a constant.
 func TestOpsChangeNoInput(t *testing.T) {
 	of := func(backing any, shape ...int) *tensor.Dense {
 		return tensor.New(tensor.WithShape(shape...), tensor.WithBacking(backing))

@@ -19,8 +19,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// TestMachineMatchesTapeMachine: the bits are the same on several machines of one graph, in turns, with any number of workers, from a
-// recording, with freed memory poisoned, and after UnbindAll, which recycles the values.
+// TestMachineMatchesTapeMachine: the bits are the same on several machines of one graph, in turns, with any number of
+// workers, from a recording, with freed memory poisoned, and after UnbindAll, which recycles the values.
 func TestMachineMatchesTapeMachine(t *testing.T) {
 	n := newNetwork(t).grad(t)
 	tape, poisoned := G.NewTapeMachine(n.graph), newMachine(t, n.graph)
@@ -172,7 +172,8 @@ func TestMachineErrors(t *testing.T) {
 		"panics":     {func() G.Value { panic("at the disco") }, "panic: at the disco"},
 		"nothing":    {func() G.Value { return nil }, "the op returned no"},
 		"other size": {func() G.Value { return dense(1, 2, 3) }, "the op returned float64 (3)"},
-		"other type": {func() G.Value { return tensor.New(tensor.WithBacking([]float32{1, 2})) }, "the op returned float32 (2)"},
+		"other type": {func() G.Value { return tensor.New(tensor.WithBacking([]float32{1, 2})) },
+			"the op returned float32 (2)"},
 	} {
 		op := &foreign{name, 1, func(...G.Value) (G.Value, error) { return c.value(), nil }}
 		y := G.Must(G.Neg(testutil.Must(G.ApplyOp(op, vector(G.NewGraph(), "x", 1, 2)))(t)))

@@ -137,7 +137,8 @@ func TestAccumulationIsOneBatch(t *testing.T) {
 			require.Equal(t, bits, all, "%s, %d", name, i)
 			if f, ok := b.(*fakedevice.Backend); ok {
 				params := len(c.LearnableParams())
-				require.Equal(t, params+stepCount*(4*3+1), f.Uploads, "weights; tokens, targets and loss scale of 4 micro-batches, numbers of the step")
+				require.Equal(t, params+stepCount*(4*3+1), f.Uploads,
+					"weights; tokens, targets and loss scale of 4 micro-batches, numbers of the step")
 				require.Equal(t, []int{0, 3}[i%2], f.Captures, "one for each of first, middle and last micro-batches")
 			}
 		}
@@ -182,7 +183,8 @@ func TestSumsInArena(t *testing.T) {
 	require.Less(t, sums.Arena, plain.Arena+sums.GradSums*5/4)
 }
 
-// TestNewPlan: NewPlan returns the plan of the machine, allocates no memory of the device, and says how much memory a run needs.
+// TestNewPlan: NewPlan returns the plan of the machine, allocates no memory of the device, and says how much memory a
+// run needs.
 func TestNewPlan(t *testing.T) {
 	const weights = 12*8 + 6*12
 	for _, half := range []bool{false, true} {
@@ -209,11 +211,12 @@ func TestNewPlan(t *testing.T) {
 	require.Equal(t, newMachine(t, n.graph).Plan().String(), testutil.Must(graph.NewPlan(n.graph))(t).String(), "cpu")
 	require.ErrorContains(t, testutil.Err(graph.NewPlan(nil)), "nil graph")
 	require.ErrorContains(t, testutil.Err(graph.NewPlan(G.NewGraph(), nil)), "nil option")
-	require.ErrorContains(t, testutil.Err(graph.NewPlan(newTiny(t).graph, graph.WithPrecision(graph.BF16))), "precision bf16")
+	require.ErrorContains(t, testutil.Err(graph.NewPlan(newTiny(t).graph, graph.WithPrecision(graph.BF16))),
+		"precision bf16")
 }
 
-// TestRecomputeSameBits: with activations computed again, gradients, losses and weights have the same bits over several steps, also
-// where free memory is filled with NaN after each step.
+// TestRecomputeSameBits: with activations computed again, gradients, losses and weights have the same bits over several
+// steps, also where free memory is filled with NaN after each step.
 func TestRecomputeSameBits(t *testing.T) {
 	mlp, dense, packed := modelConfig(), modelConfig(), []tinylm.ModelOption{tinylm.WithDocuments(2 * 2)}
 	mlp.Phi, mlp.PhiHidden, dense.Attention = nn.PhiMLP, 12, tinylm.Dense
@@ -240,15 +243,16 @@ func TestRecomputeSameBits(t *testing.T) {
 	}
 }
 
-// TestRecomputePlan: the steps of all layers but the last run twice, except those whose results are boundaries or integers.
-// No memory is read after it is freed, and a deep model needs much less memory.
+// TestRecomputePlan: the steps of all layers but the last run twice, except those whose results are boundaries or
+// integers. No memory is read after it is freed, and a deep model needs much less memory.
 func TestRecomputePlan(t *testing.T) {
 	c := modelConfig()
 	c.Layers = 12
 	for attention, count := range map[tinylm.Attention]int{tinylm.NSA: 13, tinylm.Dense: 6} { // steps of a layer
 		c.Attention = attention
 		plan := func(opts ...tinylm.ModelOption) graph.Plan {
-			opts = append(opts, tinylm.WithGradients(), tinylm.WithoutLogits(), tinylm.WithMachine(graph.WithPolicy(graph.Policy{})))
+			opts = append(opts, tinylm.WithGradients(), tinylm.WithoutLogits(),
+				tinylm.WithMachine(graph.WithPolicy(graph.Policy{})))
 			return testutil.Must(tinylm.NewPlan(c, 64, c.Context, opts...))(t)
 		}
 		plain, again := plan(), plan(tinylm.WithRecompute())
@@ -268,13 +272,14 @@ func TestRecomputePlan(t *testing.T) {
 		require.Len(t, again.Steps, len(plain.Steps)+steps)
 		require.Equal(t, 1+count*(c.Layers-1), steps, "%v", ran)
 		require.Zero(t, ran["select blocks"], "the choice is kept")
-		require.Equal(t, c.Layers-1, ran["linear with add"], "that of the attention, since that of the MLP makes the boundary")
+		require.Equal(t, c.Layers-1, ran["linear with add"],
+			"that of the attention, since that of the MLP makes the boundary")
 		require.Equal(t, 1, ran["embedding"])
 	}
 }
 
-// TestRecomputeKeeps: results of Gorgonia's ops are kept, because these may be random. Values that nodes show after a run
-// are kept, too.
+// TestRecomputeKeeps: results of Gorgonia's ops are kept, because these may be random. Values that nodes show after a
+// run are kept, too.
 func TestRecomputeKeeps(t *testing.T) {
 	g := G.NewGraph()
 	x := single(g, "x", func(i int) float64 { return float64(i%5) - 2 }, 4, 8)
@@ -294,7 +299,8 @@ func TestRecomputeKeeps(t *testing.T) {
 			again = append(again, s.Op)
 		}
 	}
-	require.Equal(t, []string{"silu", "linear", "linear with silu"}, again, "the last one for what SiLU is of, not for what is shown")
+	require.Equal(t, []string{"silu", "linear", "linear with silu"}, again,
+		"the last one for what SiLU is of, not for what is shown")
 	reads := map[bool]int{} // by PlanStep.Recomputed: the last reader of the shown value
 	for _, s := range plan.Steps {
 		if slices.Contains(s.Replaces, shown) {

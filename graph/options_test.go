@@ -43,7 +43,8 @@ func TestNaNWatch(t *testing.T) {
 		G.Must(G.Neg(G.Must(spec.Apply(scaledSum{1e308}, root, root))))
 		m := newMachine(t, x.Graph(), append(opts, graph.WithNaNWatch(), graph.WithInfWatch())...)
 		for range 2 {
-			for v, want := range map[float64]string{1: "", -1: "op sqrt (node 1, shape (2)): NaN or Inf found: element 1 of the result, near x, is NaN",
+			for v, want := range map[float64]string{1: "",
+				-1:    "op sqrt (node 1, shape (2)): NaN or Inf found: element 1 of the result, near x, is NaN",
 				10000: "node 2, shape (2): ops: scaled sum: NaN or Inf found: element 1 of the result, near x, is +Inf", 0.25: ""} {
 				let(t, x, 0, v)
 				requireError(t, want, m.RunAll(), name)
@@ -81,8 +82,8 @@ func TestLogger(t *testing.T) {
 	}
 }
 
-// TestGradSums compares sums over three runs with other inputs with the gradients of the runs. A sum begins again after ZeroGrads and
-// after a step of a solver of Gorgonia, also where a TapeMachine has left a dual value in the input.
+// TestGradSums compares sums over three runs with other inputs with the gradients of the runs. A sum begins again after
+// ZeroGrads and after a step of a solver of Gorgonia, also where a TapeMachine has left a dual value in the input.
 func TestGradSums(t *testing.T) {
 	for name, opts := range backends() {
 		for _, dual := range []bool{false, true} {
@@ -106,7 +107,8 @@ func TestGradSums(t *testing.T) {
 					require.NoError(t, m.RunAll(), name)
 				}
 				for i, in := range n.in {
-					require.InDeltaSlice(t, want[1+i], gradient(t, in), 1e-12, "%s, dual %v, %s, round %d", name, dual, in.Name(), round)
+					require.InDeltaSlice(t, want[1+i], gradient(t, in), 1e-12, "%s, dual %v, %s, round %d", name, dual, in.Name(),
+						round)
 				}
 				if round == 0 {
 					require.NoError(t, G.NewVanillaSolver().Step(G.NodesToValueGrads(n.in)))
@@ -259,7 +261,8 @@ func TestStrictRefusesFallbacks(t *testing.T) {
 		if r == graph.ReasonCapability || r == graph.ReasonPolicy || r == graph.ReasonLength {
 			want = ""
 		}
-		requireError(t, want, testutil.Err(graph.NewMachine(n.graph, graph.WithBackend(f), graph.WithPolicy(graph.Policy{Strict: true}))))
+		requireError(t, want,
+			testutil.Err(graph.NewMachine(n.graph, graph.WithBackend(f), graph.WithPolicy(graph.Policy{Strict: true}))))
 	}
 }
 
@@ -269,13 +272,15 @@ func TestPreferFP16(t *testing.T) {
 		precision graph.Precision
 		want      [2]tensor.Dtype // without derivatives and with them
 	}{
-		{graph.F32, [2]tensor.Dtype{tensor.Float32, tensor.Float32}}, {graph.BF16, [2]tensor.Dtype{ops.Float16, ops.BFloat16}},
+		{graph.F32, [2]tensor.Dtype{tensor.Float32, tensor.Float32}},
+		{graph.BF16, [2]tensor.Dtype{ops.Float16, ops.BFloat16}},
 		{graph.FP16, [2]tensor.Dtype{ops.Float16, ops.Float16}},
 	} {
 		x := single(G.NewGraph(), "x", func(int) float64 { return 1 }, 2, 3)
 		cost := G.Must(G.Sum(G.Must(ops.SiLU(G.Must(ops.Sigmoid(x))))))
 		for _, want := range c.want {
-			m := newMachine(t, x.Graph(), graph.WithBackend(fakedevice.NewHalf()), graph.WithPrecision(c.precision), graph.WithPolicy(graph.Policy{PreferFP16: true}))
+			m := newMachine(t, x.Graph(), graph.WithBackend(fakedevice.NewHalf()), graph.WithPrecision(c.precision),
+				graph.WithPolicy(graph.Policy{PreferFP16: true}))
 			for _, s := range m.Plan().Steps {
 				if s.Op == "sigmoid" {
 					require.Equal(t, want, s.Outputs[0].Dtype, c.precision)
@@ -311,24 +316,27 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// TestTiming: each run logs the time of the ops that ran, the longest first. The results are those without timing. Of the two steps
-// that write a sum, the one that a run leaves out is not logged.
+// TestTiming: each run logs the time of the ops that ran, the longest first. The results are those without timing. Of
+// the two steps that write a sum, the one that a run leaves out is not logged.
 func TestTiming(t *testing.T) {
 	for name, opts := range backends() {
 		for _, sums := range [][]graph.Option{nil, {graph.WithGradSums()}} {
 			n := newNetwork(t).grad(t)
 			want := n.results(t, newMachine(t, n.graph))
 			logger, text := logging(slog.LevelInfo)
-			m := newMachine(t, n.graph, slices.Concat(opts, sums, []graph.Option{logger, graph.WithPolicy(graph.Policy{Timing: true})})...)
+			m := newMachine(t, n.graph,
+				slices.Concat(opts, sums, []graph.Option{logger, graph.WithPolicy(graph.Policy{Timing: true})})...)
 			before := 0
 			for run := range 3 {
 				text.Reset()
 				if got := n.results(t, m); run == 0 || sums == nil {
 					require.Equal(t, want, got, name)
 				}
-				require.Regexp(t, fmt.Sprintf(`msg=time run=%d op="sliding window" implementation=\w+ calls=1 took=`, run+1), text.String())
+				require.Regexp(t, fmt.Sprintf(`msg=time run=%d op="sliding window" implementation=\w+ calls=1 took=`, run+1),
+					text.String())
 				calls, ran, last := 0, 0, time.Duration(math.MaxInt64)
-				for _, line := range regexp.MustCompile(`msg=time .* calls=(\d+) took=(\S+)`).FindAllStringSubmatch(text.String(), -1) {
+				for _, line := range regexp.MustCompile(`msg=time .* calls=(\d+) took=(\S+)`).FindAllStringSubmatch(text.String(),
+					-1) {
 					calls += testutil.Must(strconv.Atoi(line[1]))(t)
 					took := testutil.Must(time.ParseDuration(line[2]))(t)
 					require.LessOrEqual(t, took, last)

@@ -15,8 +15,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
-// TestBatchNormStatistics: the running statistics go on over the runs of several machines, evaluation uses them, and its gradient is
-// that of their scale.
+// TestBatchNormStatistics: the running statistics go on over the runs of several machines, evaluation uses them, and
+// its gradient is that of their scale.
 func TestBatchNormStatistics(t *testing.T) {
 	const momentum, eps = 0.3, 1e-3
 	for dt, tol := range map[tensor.Dtype]float64{tensor.Float64: 1e-12, tensor.Float32: 1e-5} {
@@ -30,7 +30,8 @@ func TestBatchNormStatistics(t *testing.T) {
 			testutil.Must(graph.Grad(G.Must(G.Sum(y)), x))(t)
 			averages, variances := []float64{0, 0, 0}, []float64{1, 1, 1}
 			channel := func(i int) int { return i / tensor.ProdInts(shape[2:]) % 3 }
-			first, second, eval := newMachine(t, x.Graph()), newMachine(t, x.Graph()), newMachine(t, x.Graph(), graph.WithEvalMode(), graph.WithKeep(y))
+			first, second, eval := newMachine(t, x.Graph()), newMachine(t, x.Graph()), newMachine(t, x.Graph(),
+				graph.WithEvalMode(), graph.WithKeep(y))
 			for run, m := range []*graph.Machine{first, first, eval, second, first, eval} {
 				v := rounded(tensor.Float32, whole.values(uint64(run)))
 				require.NoError(t, G.Let(x, whole.value(dt, v)))
@@ -90,8 +91,8 @@ func newDecoding(t *testing.T, cacheOf func(zeros *G.Node) *G.Node) *decoding {
 	return d
 }
 
-// TestUpdatedInput: an op that writes to an input does so in place, and the next run reads the new values: with a Machine, with a
-// TapeMachine and on a device.
+// TestUpdatedInput: an op that writes to an input does so in place, and the next run reads the new values: with a
+// Machine, with a TapeMachine and on a device.
 func TestUpdatedInput(t *testing.T) {
 	for name, newVM := range map[string]func(d *decoding) G.VM{
 		"machine": func(d *decoding) G.VM { return newMachine(t, d.graph) },
@@ -118,7 +119,8 @@ func TestUpdatedInput(t *testing.T) {
 	}
 }
 
-// TestUpdatedInputRefuses graphs that would update a copy, or in which the order of the update and other reads is undefined.
+// TestUpdatedInputRefuses graphs that would update a copy, or in which the order of the update and other reads is
+// undefined.
 func TestUpdatedInputRefuses(t *testing.T) {
 	planned := func(d *decoding, opts ...graph.Option) error { return testutil.Err(graph.NewMachine(d.graph, opts...)) }
 	d, f := newDecoding(t, nil), fakedevice.New()

@@ -75,7 +75,8 @@ func functions(arity int) []function {
 			{"Expm1", G.Expm1, math.Expm1, math.Exp},
 			{"Softplus", G.Softplus, func(x float64) float64 { return max(x, 0) + math.Log1p(math.Exp(-math.Abs(x))) }, sigmoid},
 		} {
-			row := function{name: c.name, op: one(c.op), f: func(x ...float64) float64 { return c.f(x[0]) }, values: c.slope == nil}
+			row := function{name: c.name, op: one(c.op), f: func(x ...float64) float64 { return c.f(x[0]) },
+				values: c.slope == nil}
 			if c.slope != nil {
 				row.slopes = append(row.slopes, func(x ...float64) float64 { return c.slope(x[0]) })
 			}
@@ -94,7 +95,8 @@ func functions(arity int) []function {
 			func(_, _ float64) float64 { return -1 }},
 		{"HadamardProd", G.HadamardProd, func(a, b float64) float64 { return a * b }, func(_, b float64) float64 { return b },
 			func(a, _ float64) float64 { return a }},
-		{"HadamardDiv", G.HadamardDiv, func(a, b float64) float64 { return a / b }, func(_, b float64) float64 { return 1 / b },
+		{"HadamardDiv", G.HadamardDiv, func(a, b float64) float64 { return a / b },
+			func(_, b float64) float64 { return 1 / b },
 			func(a, b float64) float64 { return -a / (b * b) }},
 		{"Pow", G.Pow, math.Pow, func(a, b float64) float64 { return b * math.Pow(a, b-1) },
 			func(a, b float64) float64 { return math.Pow(a, b) * math.Log(a) }},
@@ -148,7 +150,8 @@ var broadcasts = []func(a, b *G.Node, left, right []byte) (*G.Node, error){
 	G.BroadcastAdd, G.BroadcastSub, G.BroadcastHadamardProd, G.BroadcastHadamardDiv, G.BroadcastPow,
 }
 
-// near reports whether got is the number want of type dt but for a few roundings. Both may be NaN, or the same infinity.
+// near reports whether got is the number want of type dt but for a few roundings. Both may be NaN, or the same
+// infinity.
 func near(dt tensor.Dtype, got, want, scale float64) bool {
 	relative, tiny := 1e-14, 1e-323
 	if dt == tensor.Float32 {
@@ -166,7 +169,8 @@ func near(dt tensor.Dtype, got, want, scale float64) bool {
 	return math.Abs(got-want) <= relative*math.Max(math.Abs(want), scale)+tiny
 }
 
-// atEdges holds results and derivatives to float64. The values of the operands are taken in turns, as many as fit into the shapes.
+// atEdges holds results and derivatives to float64. The values of the operands are taken in turns, as many as fit into
+// the shapes.
 func (c function) atEdges(t *testing.T, dt tensor.Dtype, shapes [][]int, values [][]float64) {
 	g, in := G.NewGraph(), G.Nodes{}
 	for i, s := range shapes {
@@ -213,18 +217,21 @@ func (c function) atEdges(t *testing.T, dt tensor.Dtype, shapes [][]int, values 
 	}
 }
 
-// TestStockFunctionsAtEdges holds each function of one number to math's, in tensors of several shapes and as scalars. The numbers
-// are at the ends of the types and of the functions' formulas.
+// TestStockFunctionsAtEdges holds each function of one number to math's, in tensors of several shapes and as scalars.
+// The numbers are at the ends of the types and of the functions' formulas.
 func TestStockFunctionsAtEdges(t *testing.T) {
 	inf, nan := math.Inf(1), math.NaN()
-	list := []float64{0, 1, 0.5, 1e-3, 1e-9, 1e-30, 2.5, 5, 14.5, 15.5, 16.5, 17.3, 19.5, 25, 36.9, 45, 80, 86.5, 88.5, 100, 104, 3e5, 1e30}
+	list := []float64{0, 1, 0.5, 1e-3, 1e-9, 1e-30, 2.5, 5, 14.5, 15.5, 16.5, 17.3, 19.5, 25, 36.9, 45, 80, 86.5, 88.5,
+		100, 104, 3e5, 1e30}
 	for _, x := range list {
 		list = append(list, -x)
 	}
 	list = append(list, 13.9, 1e15, 2.0000001, inf, -inf, nan)
 	for dt, list := range map[tensor.Dtype][]float64{
-		tensor.Float64: append(list, 700, -700, 708.5, -708.5, 709.5, -709.5, 745, -745, 1e300, -1e300, math.MaxFloat64, 5e-324, 1e-300, 1e-160),
-		tensor.Float32: testutil.Convert[float64](testutil.Convert[float32](append(slices.Clone(list), math.MaxFloat32, -math.MaxFloat32,
+		tensor.Float64: append(list, 700, -700, 708.5, -708.5, 709.5, -709.5, 745, -745, 1e300, -1e300, math.MaxFloat64,
+			5e-324, 1e-300, 1e-160),
+		tensor.Float32: testutil.Convert[float64](testutil.Convert[float32](append(slices.Clone(list), math.MaxFloat32,
+			-math.MaxFloat32,
 			math.SmallestNonzeroFloat32, 1.2e-38))),
 	} {
 		n := len(list)
@@ -238,7 +245,8 @@ func TestStockFunctionsAtEdges(t *testing.T) {
 
 // TestStockFunctionsOfTwoAtEdges holds each op of two numbers to float64, for tensors of one shape, scalars and both.
 func TestStockFunctionsOfTwoAtEdges(t *testing.T) {
-	list := []float64{0, math.Copysign(0, -1), 1, -1, 0.5, -0.5, 2, -2, 3, 1e-3, 1e-30, -1e30, 1e30, 17.5, math.Inf(1), math.Inf(-1),
+	list := []float64{0, math.Copysign(0, -1), 1, -1, 0.5, -0.5, 2, -2, 3, 1e-3, 1e-30, -1e30, 1e30, 17.5, math.Inf(1),
+		math.Inf(-1),
 		math.NaN(), math.MaxFloat32, 1e-20}
 	n := len(list)
 	for _, dt := range []tensor.Dtype{tensor.Float64, tensor.Float32} {
@@ -249,7 +257,8 @@ func TestStockFunctionsOfTwoAtEdges(t *testing.T) {
 		for _, a := range list {
 			pairs[0], pairs[1] = append(pairs[0], slices.Repeat([]float64{a}, n)...), append(pairs[1], list...)
 		}
-		for _, shapes := range [][][]int{{{n * n}, {n * n}}, {{n, n}, {n, n}}, {{1}, {1}}, {{1, 1}, {1, 1}}, {nil, nil}, {nil, {n}},
+		for _, shapes := range [][][]int{{{n * n}, {n * n}}, {{n, n}, {n, n}}, {{1}, {1}}, {{1, 1}, {1, 1}}, {nil, nil},
+			{nil, {n}},
 			{{n}, nil}, {nil, {1, n}}, {{n, 1}, nil}, {nil, {1}}, {{1}, nil}} {
 			values := [][]float64{pairs[0], pairs[1]}
 			if len(shapes[0]) > len(shapes[1]) {
@@ -270,7 +279,8 @@ func total(y *G.Node) *G.Node {
 	return G.Must(G.Sum(y))
 }
 
-// atEdges holds the output of a graph of one input to its reference, as near does. It returns the gradient of the output's sum.
+// atEdges holds the output of a graph of one input to its reference, as near does. It returns the gradient of the
+// output's sum.
 func atEdges(t *testing.T, dt tensor.Dtype, name string, f build, want reference, x *ref.Tensor) []float64 {
 	t.Helper()
 	in := G.NodeFromAny(G.NewGraph(), operand{shape: x.Shape}.value(dt, x.Data), G.WithName("x"))
@@ -279,7 +289,8 @@ func atEdges(t *testing.T, dt tensor.Dtype, name string, f build, want reference
 	run(t, in.Graph(), graph.WithKeep(out))
 	got := numbers(t, out.Value())
 	for i, w := range want([]*ref.Tensor{x}).Data {
-		flushed := dt == tensor.Float32 && math.Abs(w) < 1.2e-38 && math.Abs(got[i]) < 1.2e-38 // float32 may flush subnormal numbers
+		// float32 may flush subnormal numbers
+		flushed := dt == tensor.Float32 && math.Abs(w) < 1.2e-38 && math.Abs(got[i]) < 1.2e-38
 		if !flushed && !near(dt, got[i], w, 0) {
 			t.Errorf("%s of %v %v: got %v at %d, want %v", name, dt, x.Shape, got[i], i, w)
 			break
@@ -288,8 +299,8 @@ func atEdges(t *testing.T, dt tensor.Dtype, name string, f build, want reference
 	return gradient(t, in)
 }
 
-// TestSoftmaxOfFarRows: each row's softmax and its logarithm are right, along every axis, whatever the other rows hold. Rows differ
-// by up to the largest numbers; a row of NaN or infinities changes no other one.
+// TestSoftmaxOfFarRows: each row's softmax and its logarithm are right, along every axis, whatever the other rows hold.
+// Rows differ by up to the largest numbers; a row of NaN or infinities changes no other one.
 func TestSoftmaxOfFarRows(t *testing.T) {
 	inf, nan := math.Inf(1), math.NaN()
 	rows := [][]float64{{0, 0, 0}, {100, 0, 0}, {0, 0, 88}, {88, 0, 1}, {-1e30, -1e30, -1e30}, {1e30, -1e30, 0},
@@ -317,7 +328,8 @@ func TestMaximaAtEdges(t *testing.T) {
 		x := slices.Concat(numbers[at:], numbers[:at])
 		for _, shape := range [][]int{{12}, {3, 4}, {4, 3}, {2, 3, 2}, {1, 12}, {2, 1, 3, 2}} {
 			for _, axes := range subsets(len(shape)) {
-				atEdges(t, tensor.Float64, fmt.Sprint("Max ", axes, at), along(G.Max, axes...), reduced(axes, largest), ref.From(x, shape...))
+				atEdges(t, tensor.Float64, fmt.Sprint("Max ", axes, at), along(G.Max, axes...), reduced(axes, largest),
+					ref.From(x, shape...))
 			}
 		}
 		dx := atEdges(t, tensor.Float64, fmt.Sprint("MaxPool2D ", at), pool, w.pool(largest), ref.From(x, 1, 1, 3, 4))

@@ -30,7 +30,8 @@ func moved(shape []int, from func(index []int) []int) reference {
 	}
 }
 
-// sliced returns the part of a tensor that gorgonia.Slice returns. Gorgonia rounds lengths down and drops axes of length one.
+// sliced returns the part of a tensor that gorgonia.Slice returns. Gorgonia rounds lengths down and drops axes of
+// length one.
 func sliced(by []tensor.Slice) reference {
 	return func(in []*ref.Tensor) *ref.Tensor {
 		var kept, shape []int
@@ -54,7 +55,8 @@ func sliced(by []tensor.Slice) reference {
 	}
 }
 
-// broadcast returns f of two tensors. Along an axis of left, a has one element for all of b's; along an axis of right, b has one.
+// broadcast returns f of two tensors. Along an axis of left, a has one element for all of b's; along an axis of right,
+// b has one.
 func broadcast(f func(x ...float64) float64, left, right []byte) reference {
 	return func(in []*ref.Tensor) *ref.Tensor {
 		rank := max(len(in[0].Shape), len(in[1].Shape))
@@ -242,7 +244,8 @@ func (w window) out(x *ref.Tensor, axis int) int {
 	return (x.Shape[2+axis]+2*w.pad[axis]-w.dilation[axis]*(w.kernel[axis]-1)-1)/w.stride[axis] + 1
 }
 
-// pixel returns the element of the image under element (i,j) of the kernel of the output (y,z). It reports whether there is one.
+// pixel returns the element of the image under element (i,j) of the kernel of the output (y,z). It reports whether
+// there is one.
 func (w window) pixel(x *ref.Tensor, b, c, y, z, i, j int) (float64, bool) {
 	r, s := y*w.stride[0]-w.pad[0]+i*w.dilation[0], z*w.stride[1]-w.pad[1]+j*w.dilation[1]
 	if r < 0 || s < 0 || r >= x.Shape[2] || s >= x.Shape[3] {
@@ -288,8 +291,8 @@ func (w window) pool(f func([]float64) float64) reference {
 	}
 }
 
-// normed returns a normalisation: x minus the mean, over the root of the variance plus eps, times scale plus bias, by channel.
-// Elements of one key share mean and variance.
+// normed returns a normalisation: x minus the mean, over the root of the variance plus eps, times scale plus bias, by
+// channel. Elements of one key share mean and variance.
 func normed(eps float64, key func(index []int) int) reference {
 	return func(in []*ref.Tensor) *ref.Tensor {
 		x, lists := in[0], map[int][]float64{}
@@ -313,7 +316,8 @@ func normed(eps float64, key func(index []int) int) reference {
 	}
 }
 
-// ctc returns the loss of log-probabilities [T,B,C]: minus the log of the sum over all paths that collapse to the targets.
+// ctc returns the loss of log-probabilities [T,B,C]: minus the log of the sum over all paths that collapse to the
+// targets.
 func ctc(targets [][]int, lengths []int, mean bool) reference {
 	return func(in []*ref.Tensor) *ref.Tensor {
 		x, loss := in[0], ref.New()

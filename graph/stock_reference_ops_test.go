@@ -32,7 +32,8 @@ func referencedOps() (rows []referenced) {
 	valuesOnly := func(r *referenced) { r.wrong = noGradient }
 	correct := func(r *referenced, why string) { r.stock = corrected(why, r.stock) }
 
-	for _, s := range []shape{{1}, {5}, {1, 1}, {1, 4}, {3, 1}, {3, 4}, {2, 3, 2}, {3, 1, 2}, {1, 1, 3}, {2, 3, 2, 2}, {1, 2, 1, 3},
+	for _, s := range []shape{{1}, {5}, {1, 1}, {1, 4}, {3, 1}, {3, 4}, {2, 3, 2}, {3, 1, 2}, {1, 1, 3}, {2, 3, 2, 2},
+		{1, 2, 1, 3},
 		{2, 1, 3, 2, 2}} {
 		sets := subsets(len(s))
 		all := sets[len(sets)-1]
@@ -53,7 +54,8 @@ func referencedOps() (rows []referenced) {
 			}
 		}
 	}
-	for _, s := range []shape{{1}, {4}, {5}, {1, 1}, {1, 4}, {3, 1}, {4, 1}, {3, 4}, {5, 7}, {2, 3, 2}, {3, 1, 2}, {2, 3, 4}, {2, 3, 2, 3}} {
+	for _, s := range []shape{{1}, {4}, {5}, {1, 1}, {1, 4}, {3, 1}, {4, 1}, {3, 4}, {5, 7}, {2, 3, 2}, {3, 1, 2},
+		{2, 3, 4}, {2, 3, 2, 3}} {
 		for axis := range len(s) + 1 {
 			axes, of, last := shape{axis}, axis, len(s)-1
 			if axis > last { // without an axis Gorgonia takes a column for a vector, but not in Sparsemax
@@ -71,12 +73,14 @@ func referencedOps() (rows []referenced) {
 		a, b, want := einsum(axes)
 		return add(name+" "+axes, two(f), want, x(lengths(a)...), x(lengths(b)...))
 	}
-	for _, axes := range []string{"ij,jk->ik", "uj,jk->uk", "ij,ju->iu", "uv,vk->uk", "iu,uv->iv", "uv,vw->uw", "iu,uk->ik", "uj,jv->uv",
-		"ij,j->i", "uj,j->u", "iu,u->i", "uv,v->u", "kl,l->k", "i,ij->j", "i,iu->u", "u,uj->j", "u,uv->v", "k,kl->l", "j,j->", "u,u->"} {
+	for _, axes := range []string{"ij,jk->ik", "uj,jk->uk", "ij,ju->iu", "uv,vk->uk", "iu,uv->iv", "uv,vw->uw",
+		"iu,uk->ik", "uj,jv->uv", "ij,j->i", "uj,j->u", "iu,u->i", "uv,v->u", "kl,l->k", "i,ij->j", "i,iu->u", "u,uj->j", "u,uv->v",
+		"k,kl->l", "j,j->", "u,u->"} {
 		product("Mul", axes, G.Mul)
 	}
 	for _, axes := range []string{"i,k->ik", "u,k->uk", "i,u->iu", "u,v->uv"} {
-		correct(product("OuterProd", axes, func(a, b *G.Node) (*G.Node, error) { return G.OuterProd(a, b) }), "one for the other")
+		correct(product("OuterProd", axes, func(a, b *G.Node) (*G.Node, error) { return G.OuterProd(a, b) }),
+			"one for the other")
 	}
 	for _, outer := range []string{"b", "u", "bi", "ub"} {
 		for _, m := range []string{"jkl", "vkw", "jwl"} { // a is m[0] x m[1], b is m[1] x m[2]
@@ -97,19 +101,23 @@ func referencedOps() (rows []referenced) {
 		axes string
 		a, b shape // the axes that are summed over
 	}{
-		{"u,u->", shape{0}, shape{0}}, {"i,i->", shape{0}, shape{0}}, {"bi,i->b", shape{1}, shape{0}}, {"i,ib->b", shape{0}, shape{0}},
+		{"u,u->", shape{0}, shape{0}}, {"i,i->", shape{0}, shape{0}}, {"bi,i->b", shape{1}, shape{0}},
+		{"i,ib->b", shape{0}, shape{0}},
 		{"bi,ki->bk", shape{1}, shape{1}}, {"ib,ik->bk", shape{0}, shape{0}}, {"bi,bi->", shape{0, 1}, shape{0, 1}},
 		{"bi,ib->", shape{0, 1}, shape{1, 0}}, {"bik,il->bkl", shape{1}, shape{0}}, {"bik,kij->bj", shape{1, 2}, shape{1, 0}},
 		{"bik,kij->bj", shape{2, 1}, shape{0, 1}}, {"bkli,bij->klj", shape{0, 3}, shape{0, 1}},
 	} {
-		product(fmt.Sprint("Tensordot ", c.a), c.axes, func(a, b *G.Node) (*G.Node, error) { return G.Tensordot(c.a, c.b, a, b) })
+		product(fmt.Sprint("Tensordot ", c.a), c.axes,
+			func(a, b *G.Node) (*G.Node, error) { return G.Tensordot(c.a, c.b, a, b) })
 	}
 
 	// Ops that move elements.
-	for _, s := range []shape{{1}, {5}, {4, 3}, {1, 3}, {3, 1}, {2, 3, 4}, {3, 1, 2}, {2, 2, 3, 2}, {9}, {7, 3}, {2, 8}, {2, 7, 3}, {8, 1},
+	for _, s := range []shape{{1}, {5}, {4, 3}, {1, 3}, {3, 1}, {2, 3, 4}, {3, 1, 2}, {2, 2, 3, 2}, {9}, {7, 3}, {2, 8},
+		{2, 7, 3}, {8, 1},
 		{2, 3, 9}, {5, 2, 2, 2}} {
 		slice := func(by []tensor.Slice) {
-			add(fmt.Sprint("Slice ", s, by), one(func(x *G.Node) (*G.Node, error) { return G.Slice(x, by...) }), sliced(by), x(s...))
+			add(fmt.Sprint("Slice ", s, by), one(func(x *G.Node) (*G.Node, error) { return G.Slice(x, by...) }), sliced(by),
+				x(s...))
 		}
 		for code := range min(1<<(2*len(s)), 64) {
 			by := make([]tensor.Slice, len(s))
@@ -144,7 +152,8 @@ func referencedOps() (rows []referenced) {
 		}
 	}
 	for axis, lists := range [][][]shape{
-		{{{2}, {3}}, {{1}, {1}}, {{1}, {2}, {1}}, {{2, 3}, {1, 3}, {2, 3}}, {{1, 3}, {2, 3}}, {{3, 1}, {2, 1}}, {{1, 2, 3}, {2, 2, 3}}},
+		{{{2}, {3}}, {{1}, {1}}, {{1}, {2}, {1}}, {{2, 3}, {1, 3}, {2, 3}}, {{1, 3}, {2, 3}}, {{3, 1}, {2, 1}},
+			{{1, 2, 3}, {2, 2, 3}}},
 		{{{2, 1}, {2, 3}, {2, 1}}, {{2, 1, 2}, {2, 3, 2}}},
 		{{{2, 2, 1}, {2, 2, 3}}, {{1, 2, 1, 3}, {1, 2, 2, 3}}},
 	} {
@@ -171,7 +180,8 @@ func referencedOps() (rows []referenced) {
 				}, in...)
 		}
 	}
-	for _, c := range [][2]shape{{{4}, {2, 2}}, {{2, 3}, {6}}, {{2, 3}, {3, 2}}, {{2, 3, 2}, {4, 3}}, {{1, 3}, {3}}, {{3}, {3, 1}},
+	for _, c := range [][2]shape{{{4}, {2, 2}}, {{2, 3}, {6}}, {{2, 3}, {3, 2}}, {{2, 3, 2}, {4, 3}}, {{1, 3}, {3}},
+		{{3}, {3, 1}},
 		{{3}, {1, 3}}, {{1}, {1, 1}}, {{1, 1}, {1}}, {{3, 1}, {1, 3}}, {{3, 1, 2}, {2, 3}}} {
 		add(fmt.Sprint("Reshape ", c), one(func(x *G.Node) (*G.Node, error) { return G.Reshape(x, slices.Clone(c[1])) }),
 			func(in []*ref.Tensor) *ref.Tensor { return in[0].Reshape(c[1]...) }, x(c[0]...))
@@ -229,7 +239,8 @@ func referencedOps() (rows []referenced) {
 				in[0] = p(s...)
 			}
 			row := add(fmt.Sprint(c.name, " ", s), c.op, elementwise(c.f), in...)
-			if correct(row, map[string]string{"Log2": "times ln 2, not over it", "InverseSqrt": "of another power"}[c.name]); c.values {
+			if correct(row, map[string]string{"Log2": "times ln 2, not over it",
+				"InverseSqrt": "of another power"}[c.name]); c.values {
 				valuesOnly(row)
 			}
 		}
@@ -238,10 +249,11 @@ func referencedOps() (rows []referenced) {
 		op   func(x *G.Node) (*G.Node, error)
 		want func(x float64) float64
 	}{
-		"LeakyRelu": {func(x *G.Node) (*G.Node, error) { return G.LeakyRelu(x, 0.1) }, func(x float64) float64 { return max(x, 0.1*x) }},
-		"Rectify":   {G.Rectify, func(x float64) float64 { return max(x, 0) }},
-		"Mish":      {G.Mish, func(x float64) float64 { return x * math.Tanh(math.Log1p(math.Exp(x))) }},
-		"Dropout":   {func(x *G.Node) (*G.Node, error) { return G.Dropout(x, 0.3) }, func(x float64) float64 { return x }},
+		"LeakyRelu": {func(x *G.Node) (*G.Node, error) { return G.LeakyRelu(x, 0.1) },
+			func(x float64) float64 { return max(x, 0.1*x) }},
+		"Rectify": {G.Rectify, func(x float64) float64 { return max(x, 0) }},
+		"Mish":    {G.Mish, func(x float64) float64 { return x * math.Tanh(math.Log1p(math.Exp(x))) }},
+		"Dropout": {func(x *G.Node) (*G.Node, error) { return G.Dropout(x, 0.3) }, func(x float64) float64 { return x }},
 	} {
 		row := add(name, one(c.op), elementwise(func(x ...float64) float64 { return c.want(x[0]) }), x(3, 5))
 		row.eval = true
@@ -251,8 +263,10 @@ func referencedOps() (rows []referenced) {
 		a, b        shape
 		left, right []byte
 	}{
-		{shape{2}, shape{2, 2}, []byte{1}, nil}, {shape{2, 3}, shape{2}, nil, []byte{1}}, {shape{3}, shape{2, 3}, []byte{0}, nil},
-		{shape{2, 3}, shape{3}, nil, []byte{0}}, {shape{2, 1}, shape{2, 3}, []byte{1}, nil}, {shape{2, 3}, shape{1, 3}, nil, []byte{0}},
+		{shape{2}, shape{2, 2}, []byte{1}, nil}, {shape{2, 3}, shape{2}, nil, []byte{1}},
+		{shape{3}, shape{2, 3}, []byte{0}, nil},
+		{shape{2, 3}, shape{3}, nil, []byte{0}}, {shape{2, 1}, shape{2, 3}, []byte{1}, nil},
+		{shape{2, 3}, shape{1, 3}, nil, []byte{0}},
 		{shape{1, 1, 2}, shape{2, 3, 2}, []byte{0, 1}, nil}, {shape{2, 1, 1}, shape{2, 3, 2}, []byte{1, 2}, nil},
 		{shape{1, 3, 1}, shape{2, 3, 2}, []byte{0, 2}, nil}, {shape{2, 3, 2}, shape{1, 3, 2}, nil, []byte{0}},
 		{shape{2, 3, 1}, shape{2, 3, 2}, []byte{2}, nil}, {shape{2}, shape{2, 3, 2}, []byte{1, 2}, nil},
@@ -263,7 +277,8 @@ func referencedOps() (rows []referenced) {
 	} {
 		for i, f := range broadcasts {
 			of := functions(2)[i]
-			add(fmt.Sprint("Broadcast ", of.name, c), two(func(a, b *G.Node) (*G.Node, error) { return f(a, b, c.left, c.right) }),
+			add(fmt.Sprint("Broadcast ", of.name, c),
+				two(func(a, b *G.Node) (*G.Node, error) { return f(a, b, c.left, c.right) }),
 				broadcast(of.f, c.left, c.right), p(c.a...), p(c.b...))
 		}
 		for _, of := range comparisons {
@@ -293,8 +308,9 @@ func referencedOps() (rows []referenced) {
 	} {
 		for _, image := range []shape{{2, 1, 6, 6}, {1, 2, 5, 7}, {3, 2, 5, 5}, {1, 1, 5, 5}} {
 			what := fmt.Sprint(w, image)
-			add("Im2Col "+what, one(func(x *G.Node) (*G.Node, error) { return G.Im2Col(x, w.kernel, w.pad, w.stride, w.dilation) }),
-				w.im2col, x(image...))
+			add("Im2Col "+what, one(func(x *G.Node) (*G.Node, error) {
+				return G.Im2Col(x, w.kernel, w.pad, w.stride, w.dilation)
+			}), w.im2col, x(image...))
 			for _, filters := range []int{1, 2} {
 				add(fmt.Sprint("Conv2d ", what, filters), two(func(a, f *G.Node) (*G.Node, error) {
 					return G.Conv2d(a, f, w.kernel, w.pad, w.stride, w.dilation)
@@ -351,7 +367,8 @@ func referencedOps() (rows []referenced) {
 				copy(flat[i*longest:], t)
 			}
 			want := ctc(c.targets, c.lengths, reduction == G.ReductionMean)
-			row := add(fmt.Sprint("CTCLoss ", reduction, c), one(func(x *G.Node) (*G.Node, error) { // its gradient is right for log-probabilities
+			// its gradient is right for log-probabilities
+			row := add(fmt.Sprint("CTCLoss ", reduction, c), one(func(x *G.Node) (*G.Node, error) {
 				return G.CTCLoss(G.Must(G.LogSoftMax(x, 2)), fixed(x, "targets", slices.Clone(flat), batch, longest),
 					fixed(x, "lengths", slices.Clone(c.lengths), batch), fixed(x, "sizes", slices.Clone(sizes), batch), reduction)
 			}), func(in []*ref.Tensor) *ref.Tensor {

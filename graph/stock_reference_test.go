@@ -51,7 +51,8 @@ func rounded(dt tensor.Dtype, v []float64) []float64 {
 	return v
 }
 
-// check holds values to the reference and gradients to its central differences. Operands are row-major, transposed or views.
+// check holds values to the reference and gradients to its central differences. Operands are row-major, transposed or
+// views.
 func (r referenced) check(t *testing.T, dt tensor.Dtype, variant int) {
 	t.Helper()
 	exact, slopes := 1e-12, 1e-6
@@ -112,8 +113,8 @@ func (r referenced) check(t *testing.T, dt tensor.Dtype, variant int) {
 	}
 }
 
-// TestStockMatchesReference holds every stock op that a Machine runs to loops over float64, in float32 and float64. TestYOLO does so
-// for one more.
+// TestStockMatchesReference holds every stock op that a Machine runs to loops over float64, in float32 and float64.
+// TestYOLO does so for one more.
 func TestStockMatchesReference(t *testing.T) {
 	kinds, all := map[string]bool{"yoloOp": true}, map[string]bool{}
 	for i, r := range referencedOps() {
@@ -146,8 +147,8 @@ func opKinds(t *testing.T, c stock, kinds map[string]bool) {
 	}
 }
 
-// TestYOLO holds the boxes of YOLOv3 to their formula: centres by sigmoids in the cells of a grid, sizes by exponentials times
-// anchors.
+// TestYOLO holds the boxes of YOLOv3 to their formula: centres by sigmoids in the cells of a grid, sizes by
+// exponentials times anchors.
 func TestYOLO(t *testing.T) {
 	const batch, grid, classes, size, per = 1, 3, 2, 96, 7
 	anchors := []float32{10, 13, 16, 30, 33, 23}

@@ -222,16 +222,19 @@ func TestValuesOnADevice(t *testing.T) {
 
 // ranged is an input whose elements count up.
 func ranged(g *G.ExprGraph, name string, from int, shape ...int) *G.Node {
-	return G.NewTensor(g, tensor.Float64, len(shape), G.WithShape(shape...), G.WithName(name), G.WithInit(G.RangedFrom(from)))
+	return G.NewTensor(g, tensor.Float64, len(shape), G.WithShape(shape...), G.WithName(name),
+		G.WithInit(G.RangedFrom(from)))
 }
 
-// newOp is the op of Gorgonia's Example_iop. The op of its first input's gradient also writes the second input's gradient.
+// newOp is the op of Gorgonia's Example_iop. The op of its first input's gradient also writes the second input's
+// gradient.
 type newOp struct{ foreign }
 
 func (*newOp) DiffWRT(int) []bool { return []bool{true, true, true} }
 
 func (*newOp) SymDiff(in G.Nodes, _, _ *G.Node) (G.Nodes, error) {
-	second := G.NewUniqueNode(G.WithType(in[1].Type()), G.WithShape(in[1].Shape()...), G.WithChildren(G.Nodes{in[1]}), G.In(in[0].Graph()),
+	second := G.NewUniqueNode(G.WithType(in[1].Type()), G.WithShape(in[1].Shape()...), G.WithChildren(G.Nodes{in[1]}),
+		G.In(in[0].Graph()),
 		G.WithOp(G.Iop{}))
 	first, err := G.ApplyOp(&foreign{"new diff op", 3, func(v ...G.Value) (G.Value, error) {
 		if err := v[2].(tensor.Tensor).Memset(1000.0); err != nil {
@@ -252,8 +255,8 @@ func TestGradientWrittenByAnotherOp(t *testing.T) {
 	require.Equal(t, 1000.0, gradient(t, y)[0])
 }
 
-// TestGorgoniasSolvers: Gorgonia's own solvers train weights that are on the host. The results on the CPU and on a device have the
-// same bits, and are those of a TapeMachine with BindDualValues.
+// TestGorgoniasSolvers: Gorgonia's own solvers train weights that are on the host. The results on the CPU and on a
+// device have the same bits, and are those of a TapeMachine with BindDualValues.
 func TestGorgoniasSolvers(t *testing.T) {
 	rate := G.WithLearnRate(0.1)
 	for name, solver := range map[string]func() G.Solver{
@@ -284,7 +287,8 @@ func TestGorgoniasSolvers(t *testing.T) {
 		}
 		tape := train(func(n *network) G.VM { return G.NewTapeMachine(n.graph, G.BindDualValues(n.in...)) })
 		var want [][]float64
-		for _, opts := range [][]graph.Option{nil, {graph.WithBackend(fakedevice.New())}, {graph.WithBackend(fakedevice.New()), graph.WithCapture()}} {
+		for _, opts := range [][]graph.Option{nil, {graph.WithBackend(fakedevice.New())},
+			{graph.WithBackend(fakedevice.New()), graph.WithCapture()}} {
 			got := train(func(n *network) G.VM { return newMachine(t, n.graph, opts...) })
 			if want == nil {
 				want = got

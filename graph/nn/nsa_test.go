@@ -28,7 +28,9 @@ func TestNSAConfigRefuses(t *testing.T) {
 	for message, change := range map[string]func(*NSAConfig){
 		"dim is 0":                func(c *NSAConfig) { c.Dim = 0 },
 		"dim is 1125899906842624": func(c *NSAConfig) { c.Dim = 1 << 50 },
-		"parameter wq.weight of shape (4398046511104, 6)": func(c *NSAConfig) { c.KVHeads, c.Heads, c.KeyDim = 1<<20, 1<<20, 1<<22 },
+		"parameter wq.weight of shape (4398046511104, 6)": func(c *NSAConfig) {
+			c.Heads, c.KVHeads, c.KeyDim = 1<<20, 1<<20, 1<<22
+		},
 		"rope base is +Inf":         func(c *NSAConfig) { c.RoPEBase = math.Inf(1) },
 		"value dim is -2":           func(c *NSAConfig) { c.ValueDim = -2 },
 		"heads 4 not a multiple":    func(c *NSAConfig) { c.KVHeads = 3 },
@@ -43,7 +45,8 @@ func TestNSAConfigRefuses(t *testing.T) {
 		require.NoError(t, config.Validate())
 		change(&config)
 		require.ErrorContains(t, config.Validate(), "nn: nsa: "+message)
-		require.ErrorContains(t, testutil.Err(NewNSA(G.NewGraph(), "attn.", config, Random(tensor.Float64, 1))), "nn: nsa: "+message)
+		require.ErrorContains(t, testutil.Err(NewNSA(G.NewGraph(), "attn.", config, Random(tensor.Float64, 1))),
+			"nn: nsa: "+message)
 	}
 }
 
@@ -67,7 +70,8 @@ func TestNSARefuses(t *testing.T) {
 		{testutil.Err(l.Apply(x(tensor.Float64, 7))), "(1, 8, 7)"},
 		{testutil.Err(l.Apply(x(tensor.Float32, 6))), "nn: nsa b.: linear"},
 		{testutil.Err(l.Apply(x(tensor.Float64, 6), nil)), "b.: nil option"},
-		{testutil.Err(l.Apply(x(tensor.Float64, 6), WithCuSeqlens(G.NewVector(g, tensor.Int32, G.WithShape(1), G.WithName("few"))))),
+		{testutil.Err(l.Apply(x(tensor.Float64, 6),
+			WithCuSeqlens(G.NewVector(g, tensor.Int32, G.WithShape(1), G.WithName("few"))))),
 			"nsa b.: document table: cu_seqlens has 1"},
 	} {
 		require.ErrorContains(t, c.err, c.want)
@@ -117,12 +121,13 @@ func normal(g *G.ExprGraph, name string, seed uint64, shape ...int) *G.Node {
 	return G.NodeFromAny(g, v, G.WithName(name))
 }
 
-// TestNSAGradients compares the gradients of all parameters and of the input with central differences. The selection has no
-// gradient: it must be the same at all points that are compared.
+// TestNSAGradients compares the gradients of all parameters and of the input with central differences. The selection
+// has no gradient: it must be the same at all points that are compared.
 func TestNSAGradients(t *testing.T) {
 	for name, change := range map[string]func(*NSAConfig){
 		"mean": func(*NSAConfig) {}, "mlp": func(c *NSAConfig) { c.Phi, c.PhiHidden = PhiMLP, 3 },
-		"softmax": func(c *NSAConfig) { c.GateActivation = GateSoftmax }, "without selected": func(c *NSAConfig) { c.NoSelected = true },
+		"softmax":          func(c *NSAConfig) { c.GateActivation = GateSoftmax },
+		"without selected": func(c *NSAConfig) { c.NoSelected = true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := nsaConfig()

@@ -30,12 +30,15 @@ func TestParamRefuses(t *testing.T) {
 		{builder(NewBuilder(G.NewGraph(), []Param{p}, nil)), "nil graph"},
 		{builder(NewShapeBuilder(G.NewGraph(), []Param{p}, tensor.Int32)), "type int32"},
 		{builder(NewShapeBuilder(G.NewGraph(), []Param{p}, tensor.Dtype{})), "type none"},
-		{builder(NewShapeBuilder(G.NewGraph(), []Param{{Name: "w", Shape: tensor.Shape{-3, 8}}}, tensor.Float32)), "w: shape (-3, 8)"},
+		{builder(NewShapeBuilder(G.NewGraph(), []Param{{Name: "w", Shape: tensor.Shape{-3, 8}}}, tensor.Float32)),
+			"w: shape (-3, 8)"},
 		{builder(NewBuilder(G.NewGraph(), twins, Random(tensor.Float32, 1))), "called w"},
 		{shaped(-2), "at least 1"}, {shaped(0), "at least 1"}, {shaped(-3, -4), "at least 1"},
-		{shaped(1<<40, 1<<40), "too large"}, {shaped(1<<32, 1<<32), "too large"}, {shaped(1<<62, 4), "too large"}, {shaped(math.MaxInt), "too large"},
+		{shaped(1<<40, 1<<40), "too large"}, {shaped(1<<32, 1<<32), "too large"}, {shaped(1<<62, 4), "too large"},
+		{shaped(math.MaxInt), "too large"},
 		{first(Normal(math.NaN())), "w: its first value"}, {first(LeCunNormal(0)), "w: its first value"},
-		{first(LeCunNormal(-1)), "w: its first value"}, {first(XavierUniform(0, 0)), "w: its first value"}, {first(Normal(1e300)), "Inf"},
+		{first(LeCunNormal(-1)), "w: its first value"}, {first(XavierUniform(0, 0)), "w: its first value"},
+		{first(Normal(1e300)), "Inf"},
 	} {
 		require.ErrorContains(t, c.err, c.want)
 	}

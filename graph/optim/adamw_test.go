@@ -188,11 +188,15 @@ func TestAdamWRefuses(t *testing.T) {
 		list []G.ValueGrad
 		want string
 	}{
-		{nil, "no weights"}, {append(list, list[0]), "named a.weight"}, {with(&weight{value: dense(tensor.Float32, []float64{1}, 1)}), "c is float32"},
-		{[]G.ValueGrad{&weight{name: "c"}}, "c has no value"}, {[]G.ValueGrad{&weight{name: "c", value: (*tensor.Dense)(nil)}}, "c has no value"},
-		{[]G.ValueGrad{list[0], (*weight)(nil)}, "weight 1 is nil"}, {with(&weight{value: list[2].Value()}), "c has no gradient"},
+		{nil, "no weights"}, {append(list, list[0]), "named a.weight"},
+		{with(&weight{value: dense(tensor.Float32, []float64{1}, 1)}), "c is float32"},
+		{[]G.ValueGrad{&weight{name: "c"}}, "c has no value"},
+		{[]G.ValueGrad{&weight{name: "c", value: (*tensor.Dense)(nil)}}, "c has no value"},
+		{[]G.ValueGrad{list[0], (*weight)(nil)}, "weight 1 is nil"},
+		{with(&weight{value: list[2].Value()}), "c has no gradient"},
 		{with(&weight{value: zeros(tensor.Float64, 0), grad: list[0].Value()}), "c has no elements"},
-		{with(&weight{value: tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(0, 3)), grad: list[0].Value()}), "c has no elements"},
+		{with(&weight{value: tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(0, 3)), grad: list[0].Value()}),
+			"c has no elements"},
 	} {
 		require.ErrorContains(t, s.Step(c.list), c.want)
 	}
@@ -205,7 +209,8 @@ func TestAdamWRefuses(t *testing.T) {
 	require.ErrorContains(t, s.Step(list[:3]), "3 weights")
 	require.ErrorContains(t, s.Step([]G.ValueGrad{list[1], list[0], list[2], list[3]}), "weight 0 is a.bias")
 	require.NoError(t, errors.Join(s.Close(), s.Close()))
-	for _, err := range []error{s.Step(list), testutil.Err(s.State()), testutil.Err(s.Norm()), s.SetState(safetensors.File{})} {
+	for _, err := range []error{s.Step(list), testutil.Err(s.State()), testutil.Err(s.Norm()),
+		s.SetState(safetensors.File{})} {
 		require.ErrorIs(t, err, errClosed)
 	}
 	require.ErrorContains(t, s.Launch(), "launch without")
@@ -221,10 +226,13 @@ func TestAdamWSharedMemory(t *testing.T) {
 	other := func() G.Value { return dense(tensor.Float64, []float64{1, 1}, 2) }
 	grad := other()
 	for want, w := range map[string][]G.ValueGrad{
-		"": {&weight{"a", part(0, 2), grad, nil}, &weight{"b", part(4, 6), grad, nil}, &weight{"c", part(2, 4), other(), nil}},
-		"a and b share memory": {&weight{"a", whole, dense(tensor.Float64, make([]float64, 6), 6), nil}, &weight{"c", other(), other(), nil},
+		"": {&weight{"a", part(0, 2), grad, nil}, &weight{"b", part(4, 6), grad, nil},
+			&weight{"c", part(2, 4), other(), nil}},
+		"a and b share memory": {&weight{"a", whole, dense(tensor.Float64, make([]float64, 6), 6), nil},
+			&weight{"c", other(), other(), nil},
 			&weight{"b", part(4, 6), other(), nil}},
-		"a and the gradient of b share memory": {&weight{"a", part(0, 2), other(), nil}, &weight{"b", other(), part(1, 3), nil}},
+		"a and the gradient of b share memory": {&weight{"a", part(0, 2), other(), nil},
+			&weight{"b", other(), part(1, 3), nil}},
 	} {
 		if err := newAdamW(t).Step(w); want == "" {
 			require.NoError(t, err)
@@ -234,8 +242,8 @@ func TestAdamWSharedMemory(t *testing.T) {
 	}
 }
 
-// TestStepsOnGorgoniasMachines trains the same weights on a Machine, there also by RunAndStep, and on two TapeMachines; one of these
-// adds up gradients.
+// TestStepsOnGorgoniasMachines trains the same weights on a Machine, there also by RunAndStep, and on two TapeMachines;
+// one of these adds up gradients.
 func TestStepsOnGorgoniasMachines(t *testing.T) {
 	for _, c := range []struct {
 		dt   tensor.Dtype

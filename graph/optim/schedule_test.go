@@ -87,7 +87,8 @@ func TestLossScaleInJSON(t *testing.T) {
 		require.NoError(t, json.Unmarshal(testutil.Must(json.Marshal(one))(t), other))
 		require.Equal(t, one, other)
 	}
-	for _, bad := range []string{`{}`, `{"value":0.5}`, `{"value":1e9}`, `{"value":8,"good":-1}`, `{"value":8,"good":1000}`, `[]`, `{"value":"x"}`} {
+	for _, bad := range []string{`{}`, `{"value":0.5}`, `{"value":1e9}`, `{"value":8,"good":-1}`,
+		`{"value":8,"good":1000}`, `[]`, `{"value":"x"}`} {
 		require.ErrorContains(t, json.Unmarshal([]byte(bad), other), "optim: loss scale", bad)
 	}
 }
