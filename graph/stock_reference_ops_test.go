@@ -74,8 +74,8 @@ func referencedOps() (rows []referenced) {
 		return add(name+" "+axes, two(f), want, x(lengths(a)...), x(lengths(b)...))
 	}
 	for _, axes := range []string{"ij,jk->ik", "uj,jk->uk", "ij,ju->iu", "uv,vk->uk", "iu,uv->iv", "uv,vw->uw",
-		"iu,uk->ik", "uj,jv->uv", "ij,j->i", "uj,j->u", "iu,u->i", "uv,v->u", "kl,l->k", "i,ij->j", "i,iu->u", "u,uj->j", "u,uv->v",
-		"k,kl->l", "j,j->", "u,u->"} {
+		"iu,uk->ik", "uj,jv->uv", "ij,j->i", "uj,j->u", "iu,u->i", "uv,v->u", "kl,l->k", "i,ij->j", "i,iu->u", "u,uj->j",
+		"u,uv->v", "k,kl->l", "j,j->", "u,u->"} {
 		product("Mul", axes, G.Mul)
 	}
 	for _, axes := range []string{"i,k->ik", "u,k->uk", "i,u->iu", "u,v->uv"} {
