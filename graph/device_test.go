@@ -228,9 +228,10 @@ func TestMoveInputsRefuses(t *testing.T) {
 		require.NoError(t, G.NewTapeMachine(x.Graph()).RunAll())
 		require.NotNil(t, y.Value())
 		value := x.Value()
-		for node, message := range map[*G.Node]string{y: "op neg (node 1, shape (3)) is not",
-			G.Must(G.Neg(empty)): "op neg (node 1, shape (3)) is not",
-			empty:                `input "empty" (node 0, shape (3)) has no`, nil: "nil node"} {
+		for node, message := range map[*G.Node]string{
+			y: "op neg (node 1, shape (3)) is not", G.Must(G.Neg(empty)): "op neg (node 1, shape (3)) is not",
+			empty: `input "empty" (node 0, shape (3)) has no`, nil: "nil node",
+		} {
 			require.ErrorContains(t, testutil.Err(graph.MoveInputs(b, x, node)), "graph: move inputs: "+message)
 			require.Same(t, value, x.Value())
 		}

@@ -33,8 +33,7 @@ func referencedOps() (rows []referenced) {
 	correct := func(r *referenced, why string) { r.stock = corrected(why, r.stock) }
 
 	for _, s := range []shape{{1}, {5}, {1, 1}, {1, 4}, {3, 1}, {3, 4}, {2, 3, 2}, {3, 1, 2}, {1, 1, 3}, {2, 3, 2, 2},
-		{1, 2, 1, 3},
-		{2, 1, 3, 2, 2}} {
+		{1, 2, 1, 3}, {2, 1, 3, 2, 2}} {
 		sets := subsets(len(s))
 		all := sets[len(sets)-1]
 		backwards := slices.Clone(all)
@@ -113,8 +112,7 @@ func referencedOps() (rows []referenced) {
 
 	// Ops that move elements.
 	for _, s := range []shape{{1}, {5}, {4, 3}, {1, 3}, {3, 1}, {2, 3, 4}, {3, 1, 2}, {2, 2, 3, 2}, {9}, {7, 3}, {2, 8},
-		{2, 7, 3}, {8, 1},
-		{2, 3, 9}, {5, 2, 2, 2}} {
+		{2, 7, 3}, {8, 1}, {2, 3, 9}, {5, 2, 2, 2}} {
 		slice := func(by []tensor.Slice) {
 			add(fmt.Sprint("Slice ", s, by), one(func(x *G.Node) (*G.Node, error) { return G.Slice(x, by...) }), sliced(by),
 				x(s...))
@@ -181,8 +179,7 @@ func referencedOps() (rows []referenced) {
 		}
 	}
 	for _, c := range [][2]shape{{{4}, {2, 2}}, {{2, 3}, {6}}, {{2, 3}, {3, 2}}, {{2, 3, 2}, {4, 3}}, {{1, 3}, {3}},
-		{{3}, {3, 1}},
-		{{3}, {1, 3}}, {{1}, {1, 1}}, {{1, 1}, {1}}, {{3, 1}, {1, 3}}, {{3, 1, 2}, {2, 3}}} {
+		{{3}, {3, 1}}, {{3}, {1, 3}}, {{1}, {1, 1}}, {{1, 1}, {1}}, {{3, 1}, {1, 3}}, {{3, 1, 2}, {2, 3}}} {
 		add(fmt.Sprint("Reshape ", c), one(func(x *G.Node) (*G.Node, error) { return G.Reshape(x, slices.Clone(c[1])) }),
 			func(in []*ref.Tensor) *ref.Tensor { return in[0].Reshape(c[1]...) }, x(c[0]...))
 	}
