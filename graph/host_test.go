@@ -25,12 +25,13 @@ import (
 // nor to an input of the graph. The memory of the operand is used again after the last reader of both.
 func TestOpsThatReturnAnOperand(t *testing.T) {
 	dropout := func(p float64) build { return one(func(x *G.Node) (*G.Node, error) { return G.Dropout(x, p) }) }
-	returns := func(operand int) build {
-		return func(n []*G.Node) (*G.Node, error) {
-			op := &foreign{fmt.Sprint("returns ", operand), 2, func(v ...G.Value) (G.Value, error) { return v[operand], nil }}
-			return G.ApplyOp(op, append(slices.Repeat([]*G.Node{G.Must(G.Neg(n[0]))}, operand), n[0],
-				G.Must(G.Neg(n[0])))[:2]...)
-		}
+	returns := func(i int) build {
+		return one(func(x *G.Node) (*G.Node, error) {
+			operands := []*G.Node{G.Must(G.Neg(x)), G.Must(G.Neg(x))}
+			operands[i] = x
+			do := func(v ...G.Value) (G.Value, error) { return v[i], nil }
+			return G.ApplyOp(&foreign{fmt.Sprint("returns ", i), 2, do}, operands...)
+		})
 	}
 	view := func(v ...G.Value) (G.Value, error) { return v[0].(*tensor.Dense).ShallowClone(), nil }
 	exp := func(x *G.Node) *G.Node { return G.Must(G.Exp(x)) }

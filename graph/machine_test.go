@@ -213,13 +213,13 @@ func (o *foreign) Do(v ...G.Value) (G.Value, error)                 { return o.d
 func (o *foreign) InferShape(s ...G.DimSizer) (tensor.Shape, error) { return s[0].(tensor.Shape), nil }
 
 func TestGorgoniaReads(t *testing.T) {
-	g := G.NewGraph()
-	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"))
+	x := vector(G.NewGraph(), "x", 0, 0)
+	g := x.Graph()
 	var input, kernel, host G.Value
 	y := G.Must(spec.Apply(scaledSum{2}, x))
+	h := G.Must(G.Neg(y))
 	G.Read(x, &input)
 	G.Read(y, &kernel)
-	h := G.Must(G.Neg(y))
 	G.Read(h, &host)
 	G.Set(x, h)
 	m := newMachine(t, g)
@@ -227,10 +227,9 @@ func TestGorgoniaReads(t *testing.T) {
 		v := float64(i + 1)
 		let(t, x, v, 0)
 		require.NoError(t, m.RunAll())
-		require.Equal(t, []float64{v, 0}, numbers(t, input))
-		require.Equal(t, []float64{2 * v, 0}, numbers(t, kernel))
-		require.Equal(t, -2*v, numbers(t, host)[0])
-		require.Equal(t, []float64{2 * v, 0}, numbers(t, y.Value()))
+		for read, want := range map[G.Value]float64{input: v, kernel: 2 * v, host: -2 * v, y.Value(): 2 * v} {
+			require.Equal(t, want, numbers(t, read)[0])
+		}
 		require.Equal(t, []float64{v, 0}, numbers(t, x.Value()), "gorgonia.Set changes nothing, as in a TapeMachine")
 	}
 	other := G.NewF64(7)
