@@ -35,7 +35,7 @@ func TestZeroValues(t *testing.T) {
 	}
 	for _, list := range [][]any{
 		{spec.Apply, spec.Output, attention.LSE, ops.Params{}, decode.KVCache{}},
-		{graph.Bind, graph.CheckGraph, graph.Grad, graph.HostTensor, graph.HostValue,
+		{graph.CheckGraph, graph.Grad, graph.HostTensor, graph.HostValue,
 			graph.MoveInputs, graph.Fusions,
 			graph.NewMachine, graph.NewPlan, graph.NewResident, graph.ParsePrecision, graph.PolicyFromEnv, graph.ScaledGrad,
 			&graph.AsyncReader{}, &graph.Machine{}, &graph.Resident{}, graph.Call{}, (*graph.AsyncReader)(nil),

@@ -59,10 +59,12 @@ type Machine struct {
 	readValues  []G.Value    // by read: the value that the machine put into its target
 
 	// what changes from run to run
-	run            int64          // number of runs so far, with the one that is running
-	running        *step          // the step that is running, nil between steps
-	warm           bool           // a run has succeeded
-	stepping       bool           // the run takes a step
+	run      int64 // number of runs so far, with the one that is running
+	running  *step // the step that is running, nil between steps
+	warm     bool  // a run has succeeded
+	stepping bool  // the run takes a step
+	// a Step hands out the results before the update, since that may fail: it copies some to the host
+	storesFirst    bool
 	checkedAt      int64          // addressChanges + 1 when the places of weights were checked; 0: never
 	beginsSums     bool           // the next run begins the sums of WithGradSums: it overwrites them
 	halfUpToDate   atomic.Bool    // the half-precision copies hold the present weights

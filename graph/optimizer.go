@@ -9,6 +9,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
 )
@@ -28,15 +29,15 @@ type Optimizer interface {
 // ErrNotFinite is the error of a step whose gradients have NaN, Inf, or a sum of squares that is too large.
 var ErrNotFinite = errors.New("gradients are not finite")
 
-// WithOptimizer adds steps to the plan that change weights, behind their gradients: the norm of the gradients, AdamW and
-// Muon (package ops/spec/optimizer). Step runs them, RunAll does not. The weights are inputs of the graph that have a
-// derivative, or a gradient in WithGradients. Their values lie in the memory of the backend and are changed in place.
+// WithOptimizer adds steps to the plan that change weights, behind their gradients: the norm of the gradients, AdamW
+// and Muon (package ops/spec/optimizer). Step runs them, RunAll does not. The weights are inputs of the graph that have
+// a derivative, or a gradient in WithGradients. Their values lie in the memory of the backend and are changed in place.
 func WithOptimizer(opt Optimizer, weights ...*G.Node) Option {
 	return func(o *options) { o.optimizer, o.hasOptimizer, o.weights = opt, true, weights }
 }
 
-// WithGradients names the nodes of the gradients of WithOptimizer's weights, in their order. Without this option they are
-// the weights' derivatives.
+// WithGradients names the nodes of the gradients of WithOptimizer's weights, in their order. Without this option they
+// are the weights' derivatives.
 func WithGradients(grads ...*G.Node) Option { return func(o *options) { o.gradients = grads } }
 
 // trainedWeight is a weight that the plan changes.
@@ -72,9 +73,11 @@ func (p *plan) addUpdate(o options) error {
 	scalars := func(name string, k kind, n int) *planValue {
 		return p.newValue(nil, name, k, spec.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{n}})
 	}
-	u.hyper, u.norm = scalars("numbers of the step", fromInput, optimizer.HyperLen), scalars("norm of the gradients", fromKernel, 1)
+	u.hyper, u.norm = scalars("numbers of the step", fromInput, optimizer.HyperLen),
+		scalars("norm of the gradients", fromKernel, 1)
 	host := tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(optimizer.HyperLen))
-	u.hyper.node = G.NewVector(G.NewGraph(), tensor.Float64, G.WithShape(optimizer.HyperLen), G.WithName(u.hyper.name), G.WithValue(host))
+	u.hyper.node = G.NewVector(G.NewGraph(), tensor.Float64, G.WithShape(optimizer.HyperLen),
+		G.WithName(u.hyper.name), G.WithValue(host))
 	u.hyper.updateOnly, u.norm.persists = true, true
 	add := func(s spec.Spec, in, out []*planValue) {
 		p.steps = append(p.steps, &step{node: u.weights[0].value.node, spec: s, in: in, out: out, phase: updates})
@@ -122,7 +125,7 @@ func (p *plan) addUpdate(o options) error {
 // trainedWeights finds the weights of WithOptimizer and their gradients.
 func (p *plan) trainedWeights(o options) (u *update, err error) {
 	switch {
-	case o.optimizer == nil:
+	case value.IsNil(o.optimizer):
 		return nil, errors.New("the optimizer is nil")
 	case len(o.weights) == 0:
 		return nil, errors.New("no weights")
@@ -147,6 +150,9 @@ func (p *plan) trainedWeights(o options) (u *update, err error) {
 		w := trainedWeight{value: v, grad: p.valueByNode[grad], copy: p.halfCopies.byInput[n]}
 		if w.grad == nil {
 			return nil, fmt.Errorf("%s has no gradient in the graph", describe(n))
+		}
+		if g := w.grad.arg.Operand; graphType(g.Dtype) != v.arg.Dtype || !g.Shape.Eq(v.arg.Shape) {
+			return nil, fmt.Errorf("the gradient of %s is %v, want %v", n.Name(), g, v.arg.Operand)
 		}
 		if want := u.weights; len(want) > 0 && v.arg.Dtype != want[0].value.arg.Dtype {
 			return nil, fmt.Errorf("%s is %v, the weights before it are %v", n.Name(), v.arg.Dtype, want[0].value.arg.Dtype)

@@ -42,7 +42,7 @@ func (m *Machine) addToSegments(i int) {
 	s := m.steps[i]
 	kernels, sums, update := s.kernel != nil, s.phase == beginsSum || s.phase == continuesSum, s.phase == updates
 	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels && i != m.prologue &&
-		i != len(m.halfCopies.casts) {
+		i != len(m.halfCopies.casts) && (!update || m.segments[n-1].updates || !m.storesFirst) {
 		last := &m.segments[n-1]
 		last.to, last.sums, last.updates = i+1, last.sums || sums, last.updates || update
 		return

@@ -82,8 +82,10 @@ func (m *Machine) runOnce() (err error) {
 			return err
 		}
 	}
-	if err := m.storeResults(); err != nil {
-		return err
+	if !m.stepping || !m.storesFirst {
+		if err := m.storeResults(); err != nil {
+			return err
+		}
 	}
 	if m.stepping {
 		m.zeroDuals()
@@ -114,6 +116,12 @@ func (m *Machine) runSegments(skipCasts bool) error {
 	for i := range m.segments {
 		s := &m.segments[i]
 		var err error
+		if m.stepping && m.storesFirst && s.updates && (i == 0 || !m.segments[i-1].updates) {
+			m.running = nil
+			if err := m.storeResults(); err != nil {
+				return err
+			}
+		}
 		switch {
 		case skipCasts && m.halfCopies.castsOnly(s.to):
 		case s.kernels && m.opts.capture && m.warm && !m.device.Host && !m.opts.watches():

@@ -13,8 +13,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// Step runs the graph and the update of WithOptimizer as one. With WithGradSums the run is the last one of the sums. The
-// next Step does not cast the weights to half precision again, because the update has written these copies: after
+// Step runs the graph and the update of WithOptimizer as one. With WithGradSums the run is the last one of the sums.
+// The next Step does not cast the weights to half precision again, because the update has written these copies: after
 // changing weights on the device by other means, call Refresh or RunAll first.
 //
 // If the norm of the gradients is not finite, no weight changes. On the CPU Step then returns ErrNotFinite; on a device
@@ -30,11 +30,6 @@ var errNoOptimizer = errors.New("graph: machine: step: made without WithOptimize
 
 // beginUpdate prepares the update of a run.
 func (m *Machine) beginUpdate() error {
-	for _, r := range m.reads { // a run whose Read fails must not have changed weights
-		if r.into == nil {
-			return fmt.Errorf("read of %s: %w", r.from.name, errNilTarget)
-		}
-	}
 	h, err := m.opts.optimizer.Begin()
 	if err != nil {
 		return err
@@ -80,8 +75,8 @@ func anyElement(a spec.Arg, bad func(float64) bool) bool {
 	return slices.ContainsFunc(cpu.Slice[float64](a.Buf), bad)
 }
 
-// zeroDuals sets the gradients of weights to zero that a TapeMachine with gorgonia.BindDualValues adds up over its runs, as
-// Gorgonia's solvers do.
+// zeroDuals sets the gradients of weights to zero that a TapeMachine with gorgonia.BindDualValues adds up over its
+// runs, as Gorgonia's solvers do.
 func (m *Machine) zeroDuals() {
 	for _, w := range m.update.weights {
 		n := w.value.node
@@ -94,9 +89,9 @@ func (m *Machine) zeroDuals() {
 	}
 }
 
-// OptimizerState is the memory of an Optimizer in a machine: two moments of each weight, named first.w and second.w (of a
-// weight of Muon only first.w), and the norm of the last step's gradients. It may be used until the machine is closed, by
-// the goroutine that runs the machine.
+// OptimizerState is the memory of an Optimizer in a machine: two moments of each weight, named first.w and second.w (of
+// a weight of Muon only first.w), and the norm of the last step's gradients. It may be used until the machine is
+// closed, by the goroutine that runs the machine.
 type OptimizerState struct {
 	m        *Machine
 	hostNorm *tensor.Dense
@@ -151,8 +146,8 @@ func (s *OptimizerState) Write(moments map[string]*tensor.Dense) error {
 	return s.m.stream.Synchronize()
 }
 
-// Norm returns the global norm of the gradients of the last step before they were clipped, 0 before the first step. On an
-// asynchronous device it waits for the step.
+// Norm returns the global norm of the gradients of the last step before they were clipped, 0 before the first step. On
+// an asynchronous device it waits for the step.
 func (s *OptimizerState) Norm() (float64, error) {
 	if err := s.m.begin(); err != nil {
 		return 0, err

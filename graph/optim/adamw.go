@@ -1,8 +1,8 @@
 // Package optim trains the weights of a graph: AdamW, Muon for matrices, schedules of the learning rate, and the loss
 // scale of fp16.
 //
-// An AdamW is a gorgonia.Solver for any VM. In a graph.Machine made with graph.WithOptimizer its step is part of the plan:
-// the machine runs, records and replays both as one.
+// An AdamW is a gorgonia.Solver for any VM. In a graph.Machine made with graph.WithOptimizer its step is part of the
+// plan: the machine runs, records and replays both as one.
 package optim
 
 import (
@@ -22,8 +22,9 @@ import (
 // ErrNotFinite is the error of a step whose gradients have NaN, Inf, or a sum of squares that is too large.
 var ErrNotFinite = graph.ErrNotFinite
 
-// AdamW is a graph.Optimizer and a gorgonia.Solver: Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101). The gradients
-// are first scaled down to a bound of their global norm. Step t, counted from 1, is, for each weight p and gradient g,
+// AdamW is a graph.Optimizer and a gorgonia.Solver: Adam with decoupled weight decay (Loshchilov and Hutter, arXiv
+// 1711.05101). The gradients are first scaled down to a bound of their global norm. Step t, counted from 1, is, for
+// each weight p and gradient g,
 //
 //	g = g * min(1, clip / (norm + 1e-6))     norm over the gradients of all weights
 //	m = beta1 m + (1-beta1) g                v = beta2 v + (1-beta2) g²
@@ -31,10 +32,10 @@ var ErrNotFinite = graph.ErrNotFinite
 //
 // Weights of WithMuon take another step, with the same gradients, learning rate and decay.
 //
-// A step changes the weights in place. m and v are in memory of the machine that takes the steps, in the weights' type: of
-// the machine of graph.WithOptimizer, or else of one of the solver's own, which the first Step makes. Step wants the same
-// weights each time: the same number, in the same order, of the same names, types and shapes. Their values may have moved
-// to other addresses.
+// A step changes the weights in place. m and v are in memory of the machine that takes the steps, in the weights' type:
+// of the machine of graph.WithOptimizer, or else of one of the solver's own, which the first Step makes. Step wants the
+// same weights each time: the same number, in the same order, of the same names, types and shapes. Their values may
+// have moved to other addresses.
 //
 // A step does not change gradients, with one exception: as Gorgonia's solvers do, it sets gradients to zero that a
 // TapeMachine with gorgonia.BindDualValues adds up over its runs.
@@ -177,8 +178,8 @@ func (s *AdamW) Norm() (norm float64, err error) {
 	return s.state.Norm()
 }
 
-// NormReader returns a graph.AsyncReader of the global norm of the gradients, float64 (1). The solver must be the optimizer
-// of a machine, or have taken a step. Closing that machine or the solver closes the reader.
+// NormReader returns a graph.AsyncReader of the global norm of the gradients, float64 (1). The solver must be the
+// optimizer of a machine, or have taken a step. Closing that machine or the solver closes the reader.
 func (s *AdamW) NormReader() (r *graph.AsyncReader, err error) {
 	defer fault.Name(&err, "optim", "adamw")
 	if s.closed || s.state == nil {
@@ -187,8 +188,8 @@ func (s *AdamW) NormReader() (r *graph.AsyncReader, err error) {
 	return s.state.NormReader()
 }
 
-// Close frees the memory of a solver with a machine of its own, and ends its state. On a CPU the garbage collector does so
-// without Close. The machine of graph.WithOptimizer stays as it is.
+// Close frees the memory of a solver with a machine of its own, and ends its state. On a CPU the garbage collector does
+// so without Close. The machine of graph.WithOptimizer stays as it is.
 func (s *AdamW) Close() error {
 	s.closed = true
 	if s.own == nil {

@@ -65,8 +65,8 @@ func WithMuon(rule func(name string, shape tensor.Shape) bool) AdamWOption {
 // momentum is the decay rate of Muon's momentum.
 const momentum = 0.95
 
-// WithBackend makes Step work on weights in the memory of b. The default is the CPU. A solver of graph.WithOptimizer works
-// on the backend of its machine.
+// WithBackend makes Step work on weights in the memory of b. The default is the CPU. On a device with memory of its own
+// Step waits for all work on it; the Step of a machine with graph.WithOptimizer does not.
 func WithBackend(b graph.Backend) AdamWOption {
 	return func(o *adamWOptions) { o.backend, o.hasBackend = b, true }
 }

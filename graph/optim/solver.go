@@ -11,8 +11,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
-// ownMachine takes the steps of a solver whose gradients another VM computes. Its graph has nothing but inputs: the weights
-// and their gradients.
+// ownMachine takes the steps of a solver whose gradients another VM computes. Its graph has nothing but inputs: the
+// weights and their gradients.
 type ownMachine struct {
 	machine        *graph.Machine
 	names          []string
@@ -47,7 +47,7 @@ func (s *AdamW) Step(weights []G.ValueGrad) (err error) {
 		s.own = own
 	}
 	if err = s.own.bind(weights); err == nil {
-		err = s.own.machine.Step()
+		err = s.own.step()
 	}
 	if err != nil {
 		if !s.own.stepped { // the next step may have other weights
@@ -136,6 +136,22 @@ func (m *ownMachine) bind(weights []G.ValueGrad) error {
 		}
 	}
 	return nil
+}
+
+// step takes a step. On a device it waits for all other streams before, and for its own afterwards: the gradients come
+// from another machine, which reads the weights next.
+func (m *ownMachine) step() error {
+	b := m.machine.Backend()
+	if b.Device().Host {
+		return m.machine.Step()
+	}
+	if err := b.Synchronize(); err != nil {
+		return err
+	}
+	if err := m.machine.Step(); err != nil {
+		return err
+	}
+	return m.machine.Synchronize()
 }
 
 // let gives n the value v, unless it has it already.

@@ -89,8 +89,8 @@ func (s *AdamW) SetState(st safetensors.File) (err error) {
 	return nil
 }
 
-// restore copies the moments after step steps to a machine. It first checks all of them: it refuses numbers that cannot be
-// averages of gradients or of their squares. A state of no steps may have no tensors: its moments are zero.
+// restore copies the moments after step steps to a machine. It first checks all of them: it refuses numbers that cannot
+// be averages of gradients or of their squares. A state of no steps may have no tensors: its moments are zero.
 func restore(to *graph.OptimizerState, step int, tensors map[string]*tensor.Dense) error {
 	moments := to.Moments()
 	if step == 0 && len(tensors) == 0 {
@@ -115,7 +115,8 @@ func restore(to *graph.OptimizerState, step int, tensors map[string]*tensor.Dens
 			return fmt.Errorf("%s: %w", name, err)
 		case anyElement(moments[name].Dtype, host, value.NotFinite):
 			return fmt.Errorf("%s: not all elements are finite", name)
-		case strings.HasPrefix(name, secondPrefix) && anyElement(moments[name].Dtype, host, func(x float64) bool { return x < 0 }):
+		case strings.HasPrefix(name, secondPrefix) && anyElement(moments[name].Dtype, host,
+			func(x float64) bool { return x < 0 }):
 			return fmt.Errorf("%s: an average of squares is negative", name)
 		}
 	}

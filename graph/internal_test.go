@@ -10,15 +10,20 @@ import (
 	"gorgonia.org/tensor"
 )
 
-// PoisonFreed makes m fill free memory with NaN, now and after each step: all memory without a value that is still to be
-// read. It also fills the workspace, but only now.
+// PoisonFreed makes m fill free memory with NaN, now and after each step: all memory without a value that is still to
+// be read. It also fills the workspace, but only now.
 func (m *Machine) PoisonFreed() {
 	words := unsafe.Slice((*float64)(m.wholeMemory.Pointer()), m.wholeMemory.Bytes()/8)
-	live := make([]bool, len(words))
+	live, moments := make([]bool, len(words)), map[*planValue]bool{}
+	if m.update != nil {
+		for _, x := range m.update.moments {
+			moments[x.value] = true
+		}
+	}
 	poison := func(step int) {
 		clear(live)
 		for _, v := range m.values {
-			if r := v.region; r != nil && r.first <= step && step < r.last {
+			if r := v.region; r != nil && (r.first <= step && step < r.last || moments[v]) {
 				for i := r.offset / 8; i < (r.offset+r.bytes+7)/8; i++ {
 					live[i] = true
 				}
@@ -45,8 +50,8 @@ func (m *Machine) PoisonFreed() {
 	m.afterStep = poison
 }
 
-// TestArenaRegionsDoNotOverlap lays out regions with random lifetimes: regions that live at the same time do not overlap, and little memory is
-// wasted.
+// TestArenaRegionsDoNotOverlap lays out regions with random lifetimes: regions that live at the same time do not
+// overlap, and little memory is wasted.
 func TestArenaRegionsDoNotOverlap(t *testing.T) {
 	total, bound := 0, 0
 	for seed := range uint64(200) {
@@ -65,10 +70,19 @@ func TestArenaRegionsDoNotOverlap(t *testing.T) {
 			require.LessOrEqual(t, a.offset+a.bytes, used)
 			for j, b := range list[:i] {
 				if a.first <= b.last && b.first <= a.last {
-					require.True(t, a.offset+a.bytes <= b.offset || b.offset+b.bytes <= a.offset, "seed %d: %d and %d overlap", seed, i, j)
+					require.True(t, a.offset+a.bytes <= b.offset || b.offset+b.bytes <= a.offset,
+						"seed %d: %d and %d overlap", seed, i, j)
 				}
 			}
 		}
 	}
 	require.Less(t, float64(total), 1.05*float64(bound))
+}
+
+// Variables returns the names of the environment variables.
+func Variables() (names []string) {
+	for _, v := range variables() {
+		names = append(names, v.name)
+	}
+	return names
 }
