@@ -35,8 +35,8 @@ func TestZeroValues(t *testing.T) {
 	}
 	for _, list := range [][]any{
 		{spec.Apply, spec.Output, attention.LSE, ops.Params{}, decode.KVCache{}},
-		{graph.AllocArgs, graph.Bind, graph.CheckGraph, graph.Grad, graph.HostTensor, graph.HostValue,
-			graph.MoveInputs, graph.NewAsyncReader,
+		{graph.CheckGraph, graph.Grad, graph.HostTensor, graph.HostValue,
+			graph.MoveInputs, graph.Fusions,
 			graph.NewMachine, graph.NewPlan, graph.NewResident, graph.ParsePrecision, graph.PolicyFromEnv, graph.ScaledGrad,
 			&graph.AsyncReader{}, &graph.Machine{}, &graph.Resident{}, graph.Call{}, (*graph.AsyncReader)(nil),
 			(*graph.Machine)(nil),

@@ -2,10 +2,8 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -37,23 +35,22 @@ func benchProfile(r *report) {
 
 func addProfile(r *report, t *trainer) {
 	step := t.steps(trainRuns) / trainRuns
-	plan, times := profile(t.Machine(), 5)
-	adamw := t.optimizer()
-	byName := map[string]*profiled{adamw.name: adamw}
-	total, outside := adamw.time, adamw.time // of all ops, and of those that are not of an attention branch
+	plan, times := profile(t.Machine(), t.Machine().ProfileStep, 5)
+	byName := map[string]*profiled{}
+	var total, outside time.Duration // of all ops, and of those that are not of an attention branch
 	for i, s := range plan.Steps {
 		if s.Prologue {
-			continue // not part of a training step: the optimizer does this work there
+			continue // not part of a training step: the update does this work there
 		}
-		name, time := s.Op+", "+s.Implementation, slices.Min(times[i])
+		name, took := s.Op+", "+s.Implementation, slices.Min(times[i])
 		if byName[name] == nil {
 			byName[name] = &profiled{name: name}
 		}
 		p := byName[name]
-		p.calls, p.time, p.FLOPs, p.Bytes = p.calls+1, p.time+time, p.FLOPs+s.Cost.FLOPs, p.Bytes+s.Cost.Bytes
-		total += time
+		p.calls, p.time, p.FLOPs, p.Bytes = p.calls+1, p.time+took, p.FLOPs+s.Cost.FLOPs, p.Bytes+s.Cost.Bytes
+		total += took
 		if !inBranch(s.Op) {
-			outside += time
+			outside += took
 		}
 	}
 	flops, bytes := ceilings(r)
@@ -77,22 +74,6 @@ func addProfile(r *report, t *trainer) {
 func inBranch(op string) bool {
 	return slices.ContainsFunc([]string{"attention", "sliding window", "select blocks", "compress"},
 		func(name string) bool { return strings.Contains(op, name) })
-}
-
-// optimizer times a step of AdamW alone: it reads weight, gradient and two moments, and writes all but the gradient and
-// the copy in half precision.
-func (t *trainer) optimizer() *profiled {
-	bytes := float64(base.Parameters()) * (7*4 + 2)
-	p := &profiled{name: "adamw, cuda", calls: 1, time: math.MaxInt64, Cost: graph.Cost{Bytes: bytes}}
-	m, weights := t.Machine(), G.NodesToValueGrads(t.Learnables())
-	first, last := must(m.NewEvent()), must(m.NewEvent())
-	defer mustClose(first)
-	defer mustClose(last)
-	for range 3 {
-		check(errors.Join(m.Synchronize(), first.Record(), t.solver.Step(weights), last.Record(), m.Synchronize()))
-		p.time = min(p.time, must(last.Since(first)))
-	}
-	return p
 }
 
 // ceilings reports and returns the FLOP/s of the device in a large matrix product and its bytes a second in a sum of

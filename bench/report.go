@@ -206,12 +206,12 @@ type runTimes []time.Duration
 
 func (t runTimes) median() time.Duration { return slices.Sorted(slices.Values(t))[len(t)/2] }
 
-// profile runs a machine and returns its plan and the times of each of its steps, after a run to warm up.
-func profile(m *graph.Machine, runs int) (graph.Plan, []runTimes) {
+// profile calls run several times, after a run to warm up, and returns m's plan and the times of each of its steps.
+func profile(m *graph.Machine, run func() ([]time.Duration, error), runs int) (graph.Plan, []runTimes) {
 	times := make([]runTimes, len(m.Plan().Steps))
-	for run := range 1 + runs {
-		for i, t := range must(m.Profile()) {
-			if run > 0 {
+	for n := range 1 + runs {
+		for i, t := range must(run()) {
+			if n > 0 {
 				times[i] = append(times[i], t)
 			}
 		}
@@ -225,5 +225,5 @@ func (r *report) profileGraph(g *G.ExprGraph, runs int, opts ...graph.Option) (g
 	defer mustClose(inputs)
 	m := must(graph.NewMachine(g, append(opts, graph.WithBackend(r.backend), graph.WithPrecision(trainPrecision))...))
 	defer mustClose(m)
-	return profile(m, runs)
+	return profile(m, m.Profile, runs)
 }

@@ -44,7 +44,6 @@ func sourceText() (text []byte) {
 // trainer trains Base(), with any attention, on the source of this program.
 type trainer struct {
 	*tinylm.Model
-	solver *optim.AdamW
 	loss   *graph.AsyncReader
 	size   string
 	tokens float64 // of a step
@@ -70,7 +69,8 @@ func train(r *report, attention tinylm.Attention, size trainSize, measure func(*
 		weights := must(tinylm.NewWeights(c, tensor.Float32, 1))
 		check(weights.MoveTo(r.backend))
 		defer func() { check(weights.Free()) }()
-		model := must(tinylm.NewModel(weights, size.batch, size.seq, tinylm.WithGradients(), tinylm.WithoutLogits(),
+		solver := must(optim.NewAdamW())
+		model := must(tinylm.NewModel(weights, size.batch, size.seq, tinylm.WithOptimizer(solver), tinylm.WithoutLogits(),
 			tinylm.WithMachine(graph.WithBackend(r.backend), graph.WithPrecision(trainPrecision), graph.WithCapture())))
 		defer mustClose(model)
 		text := sourceText()
@@ -78,9 +78,7 @@ func train(r *report, attention tinylm.Attention, size trainSize, measure func(*
 			model.Tokens()[i] = int32(text[i%len(text)])
 		}
 		model.NextTokens()
-		solver := must(optim.NewAdamW(optim.WithMachine(model.Machine())))
-		defer mustClose(solver)
-		t := &trainer{model, solver, must(model.LossReader()),
+		t := &trainer{model, must(model.LossReader()),
 			fmt.Sprintf("%v %dx%d", trainPrecision, size.batch, size.seq), float64(size.batch * size.seq)}
 		t.steps(trainWarm)
 		measure(r, t)
@@ -105,7 +103,7 @@ func benchLengths(r *report) {
 
 // step begins a training step and waits for the loss of the one before.
 func (t *trainer) step() error {
-	if err := errors.Join(t.RunAndStep(t.solver), t.loss.Fetch()); err != nil || t.loss.Waiting() < 2 {
+	if err := errors.Join(t.Step(), t.loss.Fetch()); err != nil || t.loss.Waiting() < 2 {
 		return err
 	}
 	_, err := t.loss.Next()

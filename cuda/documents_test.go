@@ -26,13 +26,13 @@ func packedModel(t testing.TB, b graph.Backend, p graph.Precision, most int) (m 
 		require.NoError(t, w.MoveTo(b))
 		t.Cleanup(func() { require.NoError(t, w.Free()) })
 	}
-	options := []tinylm.ModelOption{tinylm.WithGradients(), tinylm.WithoutLogits(), tinylm.WithMachine(opts...)}
+	options := []tinylm.ModelOption{tinylm.WithoutLogits(), tinylm.WithMachine(opts...),
+		tinylm.WithOptimizer(testutil.Must(optim.NewAdamW(optim.WithLR(3e-3)))(t))}
 	if most > 0 {
 		options = append(options, tinylm.WithDocuments(most))
 	}
 	m = testutil.Closing(tinylm.NewModel(w, 2, c.Context, options...))(t)
-	solver := testutil.Closing(optim.NewAdamW(optim.WithMachine(m.Machine()), optim.WithLR(3e-3)))(t)
-	return m, func() error { return m.RunAndStep(solver) }
+	return m, m.Step
 }
 
 // TestTrainingStepNeverWaits counts the driver's calls in recorded training steps: one replay, no launch outside it, no

@@ -36,17 +36,18 @@ func ExampleSelect() {
 	check(err)
 	onDevice, err := graph.MoveInputs(b, weights...) // they stay there until Close
 	check(err)
-	m, err := graph.NewMachine(g, graph.WithBackend(b), graph.WithCapture(), graph.WithKeep(loss))
+	solver, err := optim.NewAdamW(optim.WithLR(1e-2))
 	check(err)
-	solver, err := optim.NewAdamW(optim.WithMachine(m), optim.WithLR(1e-2))
+	m, err := graph.NewMachine(g, graph.WithBackend(b), graph.WithCapture(), graph.WithKeep(loss),
+		graph.WithOptimizer(solver, weights...))
 	check(err)
 	for range 300 {
-		check(m.RunAndStep(solver, G.NodesToValueGrads(weights))) // recorded once, then replayed; does not wait
+		check(m.Step()) // recorded once, then replayed; does not wait
 	}
 	final, err := graph.HostValue(loss.Value()) // waits
 	check(err)
 	fmt.Println("loss below 0.5:", final.Data().(float32) < 0.5)
-	check(errors.Join(onDevice.Download(), solver.Close(), m.Close(), onDevice.Close(), b.Close()))
+	check(errors.Join(onDevice.Download(), m.Close(), onDevice.Close(), b.Close()))
 	// Output: loss below 0.5: true
 }
 

@@ -15,20 +15,20 @@ import (
 // table holds the kernels of all ops.
 var table = sync.OnceValue(all.Table)
 
-// Storage implements graph.Backend. Activations and weights are in half precision where an op of package ops reads or
-// writes them. Statistics, losses, logits, weights of norms, gradients of weights, embeddings, sums with a term in
-// float32, and all operands of Gorgonia's own ops stay float32.
+// Storage implements graph.Backend. Activations and weights are in half precision where an op of package ops reads or writes them.
+// Statistics, losses, logits, weights of norms, gradients of weights, embeddings, sums with a term in float32, and all operands of
+// Gorgonia's own ops stay float32.
 func (b *Backend) Storage(s graph.Call, half tensor.Dtype) (in, out []tensor.Dtype) {
-	var first kernels.Storage // empty for an op without entries: float32
+	var first kernels.Types // empty for an op without entries: float32
 	if list := table().Of(s.Spec); len(list) > 0 {
-		first = list[0].Storage
+		first = list[0].Types
 	}
-	return first.Types(s, half)
+	return first.Stored(s, half)
 }
 
-// Offers implements graph.Backend. It offers the entries of the op that accept the types of the call, in order. An
-// entry with matrix products comes twice: first with the library's products, then with our own. If no entry accepts the
-// types, it offers the last one, whose guard says why.
+// Offers implements graph.Backend. It offers the entries of the op that accept the types of the call, in order. An entry with matrix
+// products comes twice: first with the library's products, then with our own. If no entry accepts the types, it offers the last one,
+// whose guard says why.
 func (b *Backend) Offers(s graph.Call) []graph.Implementation {
 	op := all.Describe(s)
 	list := table().Of(op)
@@ -68,27 +68,32 @@ type implementation struct {
 	name    string // libraryName if the library computes the products
 	entry   kernels.Entry
 	op      any
-	plan    *kernels.Plan // built by Guard
 }
 
 // Name implements graph.Implementation.
 func (i *implementation) Name() string { return i.name }
 
-// Guard implements graph.Implementation. It builds the plan. s must be the call that the implementation was offered
-// for.
-func (i *implementation) Guard(s graph.Call) error {
-	var library kernels.Library
+// library returns what computes the products, nil for our own kernels.
+func (i *implementation) library() kernels.Library {
 	if i.name == libraryName {
-		if library = i.backend.library; library == nil {
-			return graph.Refuse(graph.ReasonMissing, "cuBLASLt was not found")
-		}
+		return i.backend.library
 	}
-	plan, err := i.entry.Plan(i.op, s, i.backend.gpu, library)
-	i.plan = plan
-	return err
+	return nil
 }
 
-// Bind implements graph.Implementation. It loads the kernels of the plan that Guard has built.
+// Guard implements graph.Implementation. s must be the call that the implementation was offered for.
+func (i *implementation) Guard(s graph.Call) error {
+	if i.name == libraryName && i.backend.library == nil {
+		return graph.Refuse(graph.ReasonMissing, "cuBLASLt was not found")
+	}
+	return i.entry.Guard(i.op, s, i.backend.gpu, i.library())
+}
+
+// Bind implements graph.Implementation. It builds the launches and loads their kernels. Guard must have accepted s.
 func (i *implementation) Bind(s graph.Call, in, out []spec.Arg) (graph.Kernel, error) {
-	return bind(i.backend, nameOf(s), i.plan, in, out)
+	plan, err := i.entry.Plan(i.op, s, i.backend.gpu, i.library())
+	if err != nil {
+		return nil, err
+	}
+	return bind(i.backend, nameOf(s), plan, in, out)
 }

@@ -14,12 +14,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// optimizer is a machine with gradients of weights that are on the device, and a solver in the machine's stream.
+// optimizer is a machine with gradients of weights that are on the device, and its solver.
 type optimizer struct {
 	machine *graph.Machine
 	weights G.Nodes
 	solver  *optim.AdamW
-	grads   []G.ValueGrad
 }
 
 // rule says which weights take steps of Muon.
@@ -35,15 +34,13 @@ func newOptimizer(t testing.TB, b *cuda.Backend, muon rule, opts ...graph.Option
 		testutil.Closing(graph.MoveInputs(b, o.weights...))(t)
 		opts = append(opts, graph.WithBackend(b))
 	}
-	o.machine = testutil.Closing(graph.NewMachine(g, opts...))(t)
-	o.solver = testutil.Closing(optim.NewAdamW(optim.WithMachine(o.machine), optim.WithClip(0.1),
-		optim.WithMuon(muon)))(t)
-	o.grads = G.NodesToValueGrads(o.weights)
+	o.solver = testutil.Must(optim.NewAdamW(optim.WithClip(0.1), optim.WithMuon(muon)))(t)
+	o.machine = testutil.Closing(graph.NewMachine(g, append(opts, graph.WithOptimizer(o.solver, o.weights...))...))(t)
 	return o
 }
 
 func (o *optimizer) step(t testing.TB) {
-	if err := o.machine.RunAndStep(o.solver, o.grads); err != nil {
+	if err := o.machine.Step(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -94,17 +94,16 @@ func (x *trial) train(b *cuda.Backend, p graph.Precision, steps int) {
 		}
 	})
 	r := own(x, "the moved inputs", func() (*graph.Resident, error) { return graph.MoveInputs(b, weights...) })
+	var solver *optim.AdamW
 	m := own(x, "the machine", func() (*graph.Machine, error) {
+		solver = testutil.Must(optim.NewAdamW(optim.WithClip(1)))(x.t) // it has one machine
 		return graph.NewMachine(g, graph.WithBackend(b), graph.WithCapture(), graph.WithPrecision(p),
-			graph.WithKeep(results...))
-	})
-	solver := own(x, "the solver", func() (*optim.AdamW, error) {
-		return optim.NewAdamW(optim.WithMachine(m), optim.WithClip(1))
+			graph.WithKeep(results...), graph.WithOptimizer(solver, weights...))
 	})
 	var loss, norm *graph.AsyncReader
 	x.try("the reader of the loss", func() (err error) { loss, err = m.AsyncReader(results[0]); return err })
 	for i := range steps {
-		x.try("train", func() error { return m.RunAndStep(solver, G.NodesToValueGrads(weights)) })
+		x.try("train", m.Step)
 		require.Equal(x.t, i+1, solver.Steps())
 		if norm == nil {
 			x.try("the reader of the norm", func() (err error) { norm, err = solver.NormReader(); return err })

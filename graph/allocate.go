@@ -2,6 +2,7 @@ package graph
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	G "gorgonia.org/gorgonia"
@@ -29,6 +30,10 @@ func (m *Machine) allocate() (err error) {
 			return fmt.Errorf("%s: %w", v.name, err)
 		}
 	}
+	copied := func(v *planValue) bool {
+		return slices.ContainsFunc(v.wrt, func(n *G.Node) bool { x := m.valueByNode[n]; return x == nil || !x.trained })
+	}
+	m.storesFirst = len(m.reads) > 0 || slices.ContainsFunc(m.kept, copied)
 	most := 0
 	for i, s := range m.steps {
 		most = max(most, len(s.in))
@@ -59,6 +64,13 @@ func (m *Machine) place(v *planValue) error {
 	switch {
 	case v.kind == fromInput && (v.kernelReads || v.hostReads):
 		m.inputs = append(m.inputs, v)
+		if v.updateOnly && !m.device.Host { // memory before the first recording, which keeps the address
+			var err error
+			if s.own, err = m.backend.Alloc(v.arg.Operand.Bytes()); err != nil {
+				return err
+			}
+			s.own.Place(v.arg.Buf, 0, v.arg.Operand.Bytes())
+		}
 	case v.kind == fromKernel && m.device.Host:
 		if v.hostReads {
 			s.host = m.stream.View(v.arg)

@@ -21,8 +21,8 @@ const AsyncReaderDepth = 2
 // the copy while a later run is under way. It belongs to the goroutine of its machine.
 type AsyncReader struct {
 	name          string
-	use           *exclusive // of the machine; of its own for an operand outside of a graph
-	machine       *Machine   // of Machine.AsyncReader, nil for an operand outside of a graph
+	use           *exclusive // of the machine
+	machine       *Machine
 	arg           spec.Arg
 	cell          cpu.Buf                    // points at the copy that is read
 	ring          [AsyncReaderDepth]Readback // copy i is in i % depth
@@ -41,19 +41,6 @@ func newAsyncReader(name string, a spec.Arg, newReadback func(spec.Operand) (Rea
 		if r.ring[i], err = newReadback(a.Operand); err != nil {
 			return nil, errors.Join(fmt.Errorf("reader of %s: %w", name, err), r.free())
 		}
-	}
-	return r, nil
-}
-
-// NewAsyncReader returns an AsyncReader of an operand outside of a graph, such as a solver's norm, in the stream s. Its
-// type is float32 or float64. Close the AsyncReader before s. Errors contain the name.
-func NewAsyncReader(s Stream, name string, a spec.Arg) (*AsyncReader, error) {
-	if value.IsNil(s) {
-		return nil, fmt.Errorf("graph: reader of %s: nil stream", name)
-	}
-	r, err := newAsyncReader(name, a, s.NewReadback)
-	if err != nil {
-		return nil, fmt.Errorf("graph: %w", err)
 	}
 	return r, nil
 }
@@ -82,7 +69,7 @@ func (m *Machine) AsyncReader(n *G.Node) (*AsyncReader, error) {
 	return r, nil
 }
 
-var errNoReader = errors.New("graph: reader: make it by NewAsyncReader or Machine.AsyncReader")
+var errNoReader = errors.New("graph: reader: make it by Machine.AsyncReader")
 
 // exclusively calls f, unless another call is under way. It puts the name of what is read before an error.
 func (r *AsyncReader) exclusively(f func() error) (err error) {

@@ -1,11 +1,9 @@
 package graph
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 
-	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
@@ -44,22 +42,4 @@ func bindFirst(b Backend, call Call, in, out []spec.Arg) (k Kernel, impl Impleme
 		k = nil
 	}
 	return k, impl, refused, err
-}
-
-var errNoBackend = errors.New("graph: nil backend")
-
-// Bind binds the first implementation that b offers for the call and whose guard accepts it. It is for kernels outside
-// of a graph, such as a solver's. It returns an error if there is no such implementation.
-func Bind(b Backend, call Call, in, out []spec.Arg) (Kernel, error) {
-	if value.IsNil(b) {
-		return nil, errNoBackend
-	}
-	k, _, refused, err := bindFirst(b, call, in, out)
-	if err == nil && k == nil {
-		err = fmt.Errorf("%s has no kernel for this op: %s", b.Device().Kind, cmp.Or(joinRefusals(refused), "it offers none"))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("graph: %w", err)
-	}
-	return k, nil
 }

@@ -19,6 +19,7 @@ func newPlan(g *G.ExprGraph, o options) (*plan, error) {
 		p.fuse,     // one step replaces several
 		func() error { return p.recomputeBackward(o) }, // the backward pass computes activations again
 		func() error { return p.addGradSums(o) },       // derivatives are summed over runs
+		func() error { return p.addUpdate(o) },         // the update of weights follows
 		p.joinWeights,                                  // weights that a product reads as one matrix get adjacent places
 		p.dispatch,                                     // each step gets an implementation
 		p.markUpdated,                                  // inputs that steps write to are marked

@@ -1,6 +1,11 @@
 package graph_test
 
 import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,11 +14,12 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/fakedevice"
-	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
 )
 
 // TestDevice runs the same graph on the CPU and on a device with memory of its own.
@@ -54,36 +60,29 @@ func TestDeviceValues(t *testing.T) {
 	for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
 		f := fakedevice.New()
 		opts = append(opts, graph.WithBackend(f))
-		g := G.NewGraph()
-		x := G.NewVector(g, tensor.Float64, G.WithShape(3), G.WithName("x"))
+		x := vector(G.NewGraph(), "x", 1, 2, 3)
 		y := G.Must(spec.Apply(scaledSum{2}, x))
 		z := G.Must(G.Neg(x)) // on the host
-		let(t, x, 1, 2, 3)
-		require.NoError(t, run(t, g, opts...).Synchronize())
+		require.NoError(t, run(t, x.Graph(), opts...).Synchronize())
 		inA := y.Value()
-		b := run(t, g, opts...)
+		b := run(t, x.Graph(), opts...)
 		inB := y.Value()
 		f.Uploads, f.Downloads = 0, 0
-		for i, v := range []G.Value{inA, inA, inA} {
+		for i, v := range []G.Value{inA, inA, inA, inB} { // the last one lies in the memory of machine b
 			require.NoError(t, G.Let(x, v))
 			require.NoError(t, b.RunAll())
-			require.Equal(t, []float64{4, 8, 12}, numbers(t, inB))
-			require.Equal(t, []float64{-2, -4, -6}, numbers(t, z.Value()))
-			require.Equal(t, i+1, f.Downloads-(i+1), "of x for the host, and the test's own")
+			scale := float64(1 + i/3)
+			require.Equal(t, []float64{4 * scale, 8 * scale, 12 * scale}, numbers(t, inB))
+			require.Equal(t, []float64{-2 * scale, -4 * scale, -6 * scale}, numbers(t, z.Value()))
+			require.Equal(t, 2*(i+1), f.Downloads, "of x for the host, and the test's own")
+			require.Zero(t, f.Uploads)
 		}
-		require.Zero(t, f.Uploads)
-		require.NoError(t, G.Let(x, inB)) // lies in the memory of machine b
-		require.NoError(t, b.RunAll())
-		require.Equal(t, []float64{8, 16, 24}, numbers(t, inB))
-		require.Equal(t, []float64{-4, -8, -12}, numbers(t, z.Value()))
-		require.Zero(t, f.Uploads)
 	}
 }
 
 // TestDeviceWithHostOps mixes kernels of a device with ops that run on the host, and counts the copies.
 func TestDeviceWithHostOps(t *testing.T) {
-	g := G.NewGraph()
-	x := G.NewVector(g, tensor.Float64, G.WithShape(3), G.WithName("x"))
+	x := vector(G.NewGraph(), "x", 0, 1, 2)
 	a := G.Must(spec.Apply(scaledSum{2}, x))        // device
 	b := G.Must(G.Neg(a))                           // host: downloads a
 	c := G.Must(G.HadamardProd(a, b))               // host: a has been downloaded already
@@ -93,7 +92,7 @@ func TestDeviceWithHostOps(t *testing.T) {
 	var read G.Value
 	G.Read(e, &read)
 	f := fakedevice.New()
-	m := newMachine(t, g, graph.WithBackend(f))
+	m := newMachine(t, x.Graph(), graph.WithBackend(f))
 	for _, st := range m.Plan().Steps {
 		up := st.Implementation == "plain" || st.Node == c || st.Node == minus
 		require.Equal(t, up, st.Outputs[0].Offset >= 0, "%s: what kernels read or write lies in the arena", st.Op)
@@ -103,8 +102,7 @@ func TestDeviceWithHostOps(t *testing.T) {
 		let(t, x, v, 1, 2)
 		require.NoError(t, m.RunAll())
 		require.Equal(t, -4*v*v+2*v-v, numbers(t, read)[0])
-		require.Equal(t, 3*(i+1), f.Uploads)
-		require.Equal(t, 2*(i+1), f.Downloads)
+		require.Equal(t, []int{3 * (i + 1), 2 * (i + 1)}, []int{f.Uploads, f.Downloads})
 	}
 	require.Equal(t, map[string]int64{"plain": 9, "host": 9, "upload": 9, "download": 6}, m.Counts())
 	require.Equal(t, numbers(t, read), numbers(t, e.Value()))
@@ -121,15 +119,13 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	require.Len(t, seen, 2)
-	require.Equal(t, graph.Refusal{Name: "narrow", Why: &graph.Unsupported{Reason: graph.ReasonShape, Detail: "key dim 6, want at most 4"}}, seen["sliding window"])
+	require.Equal(t, graph.Refusal{Name: "narrow", Why: &graph.Unsupported{Reason: graph.ReasonShape,
+		Detail: "key dim 6, want at most 4"}}, seen["sliding window"])
 	require.Equal(t, graph.ReasonMissing, seen["squares"].Why.Reason)
 	require.Contains(t, plan.String(), "narrow: unsupported shape: key dim 6, want at most 4")
-
-	_, err := graph.NewMachine(n.graph, graph.WithBackend(fakedevice.New()), graph.WithPolicy(graph.Policy{Strict: true}))
-	require.ErrorContains(t, err, "strict")
-	require.ErrorAs(t, err, new(*graph.Unsupported))
 }
 
+// TestHostFallback: a strict policy refuses to run an op on the host, but not on a CPU.
 func TestHostFallback(t *testing.T) {
 	n := newNetwork(t).grad(t)
 	want := n.results(t, newMachine(t, n.graph))
@@ -141,12 +137,14 @@ func TestHostFallback(t *testing.T) {
 			require.Equal(t, want, n.results(t, m), missing)
 		}
 	}
-	g := G.NewGraph()
-	x := G.NewScalar(g, tensor.Float64, G.WithName("x"), G.WithValue(1.0))
-	G.Must(G.Neg(x))
+	stock := G.Must(G.Neg(scalars(G.NewGraph(), 1)[0])).Graph()
 	strict := graph.WithPolicy(graph.Policy{Strict: true})
-	newMachine(t, g, strict) // on a CPU, running on the host is no fallback
-	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, strict, graph.WithBackend(fakedevice.New()))), "strict: fake")
+	newMachine(t, stock, strict)
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(stock, strict, graph.WithBackend(fakedevice.New()))),
+		"strict: fake")
+	_, err := graph.NewMachine(n.graph, strict, graph.WithBackend(fakedevice.New()))
+	require.ErrorContains(t, err, "strict")
+	require.ErrorAs(t, err, new(*graph.Unsupported))
 }
 
 // TestLaunchErrors: see TestTrainingSurvivesEachFailure for the other errors of a backend.
@@ -166,142 +164,85 @@ func TestLaunchErrors(t *testing.T) {
 	require.Equal(t, numbers(t, n.cost.Value()), got)
 
 	// The error of enqueued work comes only when the device runs the work.
-	g := G.NewGraph()
-	x := vector(g, "x", -1, 0)
-	y := G.Must(spec.Apply(refuses{}, x))
-	G.Must(spec.Apply(scaledSum{1}, y))
-	m := run(t, g, graph.WithBackend(fakedevice.New()))
+	x := vector(G.NewGraph(), "x", -1, 0)
+	G.Must(spec.Apply(scaledSum{1}, G.Must(spec.Apply(refuses{}, x))))
+	m := run(t, x.Graph(), graph.WithBackend(fakedevice.New()))
 	err = m.Synchronize()
 	require.ErrorIs(t, err, errNegative)
 	require.ErrorContains(t, err, "graph: machine: node 1, shape (2): ops: refuses: ")
 }
 
 // TestTrainingOnDevice trains weights on the device by runs and steps. None of these waits for another one.
+// TestRandomNetsTrainAlike compares the results with those of the CPU.
 func TestTrainingOnDevice(t *testing.T) {
-	f := fakedevice.New()
-	train := func(b graph.Backend, opts ...graph.Option) (all [][]float64) {
-		n := newNetwork(t)
-		wrt := n.in[1:3]
-		testutil.Must(graph.Grad(n.cost, wrt...))(t)
-		x := newTrainer(t, b, wrt, opts...)
-		f.Synchronized, f.Downloads = 0, 0
-		for i := range 4 {
-			n.let(t, uint64(i))
-			for j, w := range wrt {
-				require.NoError(t, G.Let(w, x.moved.Values()[j]))
-			}
-			x.step(t, false)
-		}
-		require.Zero(t, f.Synchronized, "nothing waits")
-		require.Zero(t, f.Downloads)
-		all = append(all, []float64{testutil.Must(x.solver.Norm())(t)})
-		for _, w := range wrt {
-			all = append(all, numbers(t, w.Value()))
-		}
-		unused := testutil.Must(optim.NewAdamW(optim.WithMachine(x.Machine)))(t)
-		x.close(t)
-		require.ErrorContains(t, unused.Step(x.weights), "the machine is closed")
-		require.ErrorContains(t, testutil.Err(optim.NewAdamW(optim.WithMachine(x.Machine))), "WithMachine is closed")
-		return all
+	f, n := fakedevice.New(), newNetwork(t)
+	testutil.Must(graph.Grad(n.cost, n.in[1:3]...))(t)
+	x := newTrainer(t, f, true, n.in[1:3], graph.WithCapture())
+	f.Synchronized, f.Downloads = 0, 0
+	for i := range 4 {
+		n.let(t, uint64(i))
+		require.NoError(t, errors.Join(G.Let(n.in[1], x.moved.Values()[0]), G.Let(n.in[2], x.moved.Values()[1])))
+		x.step(t)
 	}
-	require.Equal(t, train(graph.NewCPU(1)), train(f, graph.WithCapture()))
-	require.Zero(t, f.Streams)
-	require.Zero(t, f.MemoryInUse)
+	require.Equal(t, [2]int{}, [2]int{f.Synchronized, f.Downloads}, "nothing waits")
+	x.close(t)
+	require.ErrorContains(t, x.Step(), "closed")
+	require.ErrorContains(t, testutil.Err(x.solver.Norm()), "closed")
+	require.Equal(t, [2]int{}, [2]int{f.Streams, f.MemoryInUse})
 }
 
-// TestGorgoniasSolversOnDevice: Gorgonia's own solvers train weights that are on the host while a device runs the graph. The
-// result is that of the CPU.
-func TestGorgoniasSolversOnDevice(t *testing.T) {
-	for name, solver := range map[string]func() G.Solver{
-		"vanilla":  func() G.Solver { return G.NewVanillaSolver(G.WithLearnRate(0.1)) },
-		"momentum": func() G.Solver { return G.NewMomentum(G.WithLearnRate(0.1)) },
-		"adam":     func() G.Solver { return G.NewAdamSolver(G.WithLearnRate(0.1)) },
-		"adagrad":  func() G.Solver { return G.NewAdaGradSolver(G.WithLearnRate(0.1)) },
-		"rmsprop":  func() G.Solver { return G.NewRMSPropSolver(G.WithLearnRate(0.1)) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			train := func(opts ...graph.Option) (got [][]float64) {
-				n := newNetwork(t).grad(t)
-				m := newMachine(t, n.graph, opts...)
-				s := solver()
-				for range 4 {
-					require.NoError(t, m.RunAll())
-					require.NoError(t, s.Step(G.NodesToValueGrads(n.in)))
-				}
-				for _, w := range n.in {
-					got = append(got, numbers(t, w.Value()))
-				}
-				return got
-			}
-			want := train()
-			require.Equal(t, want, train(graph.WithBackend(fakedevice.New())))
-			require.Equal(t, want, train(graph.WithBackend(fakedevice.New()), graph.WithCapture()))
-		})
-	}
-}
-
-// TestChecksOfIndices: a device's kernels cannot report wrong indices, so the machine refuses them, names the op, and runs
-// again after it.
-func TestChecksOfIndices(t *testing.T) {
-	n := newTiny(t)
-	m := run(t, n.graph, graph.WithBackend(fakedevice.New()))
-	targets := n.targets.Value().(*tensor.Dense).Int32s()
-	targets[2] = 6
-	err := m.RunAll()
-	require.ErrorContains(t, err, "target 6 at (0, 2)")
-	require.ErrorContains(t, err, "graph: machine: node ")
-	targets[2] = 2
-	require.NoError(t, m.RunAll())
-}
-
-// TestIntTokensOnDevice: the host converts tokens of type int, checks the converted tokens and uploads them.
+// TestIntTokensOnDevice: the host converts tokens of type int, checks the converted tokens and uploads them. A device's
+// kernels cannot report wrong tokens and targets, so the machine refuses them, names the op, and runs again after it.
 func TestIntTokensOnDevice(t *testing.T) {
-	g := G.NewGraph()
 	tokens := tensor.New(tensor.WithShape(1, 3), tensor.WithBacking([]int{2, 0, 2}))
-	ids := G.NewTensor(g, tensor.Int, 2, G.WithShape(1, 3), G.WithName("ids"), G.WithValue(tokens))
-	w := G.NewTensor(g, tensor.Float32, 2, G.WithShape(3, 2), G.WithName("w"), G.WithInit(G.RangedFrom(0)))
+	ids := G.NodeFromAny(G.NewGraph(), tokens, G.WithName("ids"))
+	w := single(ids.Graph(), "w", func(i int) float64 { return float64(i) }, 3, 2)
 	x := testutil.Must(ops.Embedding(w, ids))(t)
 	var y G.Value
 	G.Read(x, &y)
 	testutil.Must(G.Grad(G.Must(G.Sum(x)), w))(t)
 	device := fakedevice.New()
 	device.Missing = "int32" // as on a GPU
-	m := run(t, g, graph.WithBackend(device))
+	m := run(t, w.Graph(), graph.WithBackend(device))
 	require.Equal(t, []float64{4, 5, 0, 1, 4, 5}, numbers(t, y))
 	require.Equal(t, []float64{1, 1, 0, 0, 2, 2}, gradient(t, w))
 	tokens.Ints()[1] = 3
 	require.ErrorContains(t, m.RunAll(), "id 3 at (0, 1)")
+
+	n := newTiny(t)
+	m = run(t, n.graph, graph.WithBackend(fakedevice.New()))
+	targets := n.targets.Value().(*tensor.Dense).Int32s()
+	targets[2] = 6
+	require.Regexp(t, `graph: machine: node .*target 6 at \(0, 2\)`, m.RunAll().Error())
+	targets[2] = 2
+	require.NoError(t, m.RunAll())
 }
 
-// TestMoveInputsRefuses: on any backend a node that is no input, or has no value, is an error, and all nodes stay unchanged.
+// TestMoveInputsRefuses: on any backend a node that is no input, or has no value, is an error, and all nodes stay
+// unchanged.
 func TestMoveInputsRefuses(t *testing.T) {
 	for _, b := range []graph.Backend{graph.NewCPU(1), fakedevice.New()} {
-		x := G.NewVector(G.NewGraph(), tensor.Float32, G.WithShape(3), G.WithName("x"), G.WithInit(G.Ones()))
+		x := vector(G.NewGraph(), "x", 1, 1, 1)
 		empty := G.NewVector(G.NewGraph(), tensor.Float32, G.WithShape(3), G.WithName("empty"))
 		y := G.Must(G.Neg(x))
 		require.NoError(t, G.NewTapeMachine(x.Graph()).RunAll())
 		require.NotNil(t, y.Value())
 		value := x.Value()
-		for _, c := range []struct {
-			node    *G.Node
-			message string
-		}{
-			{y, "op neg (node 1, shape (3)) is not"},
-			{G.Must(G.Neg(empty)), "op neg (node 1, shape (3)) is not"},
-			{empty, `input "empty" (node 0, shape (3)) has no`},
-			{nil, "nil node"},
+		for node, message := range map[*G.Node]string{
+			y: "op neg (node 1, shape (3)) is not", G.Must(G.Neg(empty)): "op neg (node 1, shape (3)) is not",
+			empty: `input "empty" (node 0, shape (3)) has no`, nil: "nil node",
 		} {
-			require.ErrorContains(t, testutil.Err(graph.MoveInputs(b, x, c.node)), "graph: move inputs: "+c.message)
+			require.ErrorContains(t, testutil.Err(graph.MoveInputs(b, x, node)), "graph: move inputs: "+message)
 			require.Same(t, value, x.Value())
 		}
 	}
 }
 
-// TestMoveInputsKeepsNothingOfTheCaller: Close binds each host value to its own node, whatever the caller has done to the slices.
+// TestMoveInputsKeepsNothingOfTheCaller: Close binds each host value to its own node, whatever the caller has done to
+// the slices.
 func TestMoveInputsKeepsNothingOfTheCaller(t *testing.T) {
 	g := G.NewGraph()
-	a := G.NewVector(g, tensor.Float32, G.WithShape(3), G.WithName("a"), G.WithInit(G.Ones()))
-	b := G.NewVector(g, tensor.Float32, G.WithShape(3), G.WithName("b"), G.WithInit(G.Zeroes()))
+	a, b := vector(g, "a", 1, 1, 1), vector(g, "b", 0, 0, 0)
 	values, nodes := []G.Value{a.Value(), b.Value()}, []*G.Node{a, b}
 	r := testutil.Must(graph.MoveInputs(fakedevice.New(), nodes...))(t)
 	nodes[0], nodes[1] = b, a
@@ -310,28 +251,21 @@ func TestMoveInputsKeepsNothingOfTheCaller(t *testing.T) {
 	require.Same(t, values[1], b.Value())
 }
 
-// TestHostTensorErrors: each error says what the node has.
-func TestHostTensorErrors(t *testing.T) {
+// TestRefusesOutsideOfAGraph: values that are not there, and what binds kernels outside of a graph without a backend.
+func TestRefusesOutsideOfAGraph(t *testing.T) {
 	g := G.NewGraph()
-	x := G.NewVector(g, tensor.Float32, G.WithShape(3), G.WithName("x"))
-	s := G.NewScalar(g, tensor.Float32, G.WithName("s"), G.WithValue(float32(1)))
-	for message, n := range map[string]*G.Node{
-		"nil node":                                             nil,
-		`"x" (node 0, shape (3)): no value`:                    x,
-		`op square (node 2, shape (3)): no value`:              G.Must(G.Square(x)),
-		`"s" (node 1, shape ()): its value is a *gorgonia.F32`: s,
+	x, s := G.NewVector(g, tensor.Float32, G.WithShape(3), G.WithName("x")), scalars(g, 1)[0]
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{testutil.Err(graph.HostTensor(nil)), "nil node"},
+		{testutil.Err(graph.HostTensor(x)), `"x" (node 0, shape (3)): no value`},
+		{testutil.Err(graph.HostTensor(G.Must(G.Square(x)))), `op square (node 2, shape (3)): no value`},
+		{testutil.Err(graph.HostTensor(s)), `"a" (node 1, shape ()): its value is a *gorgonia.F64`},
 	} {
-		require.ErrorContains(t, testutil.Err(graph.HostTensor(n)), message)
+		require.ErrorContains(t, c.err, c.want)
 	}
-}
-
-// TestNilBackend: what binds kernels outside of a graph refuses a nil backend.
-func TestNilBackend(t *testing.T) {
-	require.ErrorContains(t, testutil.Err(graph.Bind(nil, graph.Call{}, nil, nil)), "nil backend")
-	require.ErrorContains(t, testutil.Err(graph.AllocArgs(nil, nil)), "nil backend")
-	require.ErrorContains(t, testutil.Err(graph.NewAsyncReader(nil, "loss", spec.Arg{})), "nil stream")
-	huge := spec.Arg{Operand: spec.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{1 << 60}}, Buf: new(cpu.Buf)}
-	require.ErrorContains(t, testutil.Err(graph.AllocArgs(graph.NewCPU(1), []spec.Arg{huge, huge, huge, huge})), "4 operands: too many bytes")
 }
 
 func TestResidentRefuses(t *testing.T) {
@@ -359,4 +293,62 @@ func TestResidentRefuses(t *testing.T) {
 	require.NoError(t, r.Close())
 	require.Zero(t, b.MemoryInUse)
 	require.Zero(t, b.Streams)
+}
+
+// TestCPURefusesUnknownLevel runs this test binary again with a SIMD level that does not exist: a program reads the
+// level when it starts.
+func TestCPURefusesUnknownLevel(t *testing.T) {
+	if os.Getenv("NSA_CPU") == "abacus" {
+		require.ErrorContains(t, testutil.Err(graph.NewMachine(G.NewGraph())), `NSA_CPU="abacus"`)
+		return
+	}
+	c := exec.Command(os.Args[0], "-test.run", "^TestCPURefusesUnknownLevel$")
+	c.Env = append(os.Environ(), "NSA_CPU=abacus")
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+// TestHostMemory: a request for more memory than the host has is an error that names the size. Go's runtime would end
+// the process.
+func TestHostMemory(t *testing.T) {
+	total, of := memory.Total()
+	host := int(total)
+	require.Equal(t, total, graph.NewCPU(1).Device().Memory)
+	if host == 0 {
+		t.Skip("the host's memory is not known")
+	}
+	refused := func(elements int, f func(*G.Node) (*G.Node, error), b graph.Backend) string {
+		x := G.NewVector(G.NewGraph(), tensor.Float32, G.WithShape(elements), G.WithName("x"))
+		G.Must(f(x))
+		return testutil.Err(graph.NewMachine(x.Graph(), graph.WithBackend(b))).Error()
+	}
+	asked := func(bytes int) string {
+		return fmt.Sprintf("out of memory: asked for %s, %s has %s", memory.Size(int64(bytes)), of, memory.Size(int64(host)))
+	}
+	require.ErrorContains(t, testutil.Err(graph.NewCPU(1).Alloc(host+1)), asked(host+1))
+	// each of two results fits, but not both
+	twice := func(x *G.Node) (*G.Node, error) { return chain(x, ops.SiLU, ops.SiLU) }
+	require.Regexp(t, "graph: machine: arena of (.|\n)*cpu: "+regexp.QuoteMeta(asked(2*((host/4*4+63)/64*64))),
+		refused(host/4, twice, graph.NewCPU(1)))
+	require.Contains(t, refused(1<<48, ops.SiLU, graph.NewCPU(1)), "silu (node 1, shape (281474976710656)): "+asked(1<<50))
+	// Gorgonia's op runs on the host with any backend
+	for _, b := range []graph.Backend{graph.NewCPU(1), fakedevice.New()} {
+		require.Contains(t, refused(1<<48, G.Neg, b), "(node 1, shape (281474976710656)): "+asked(1<<50))
+	}
+}
+
+// TestCPURefusesHalf: the guard refuses an operand in half precision, and a kernel that is bound all the same refuses
+// it, too.
+func TestCPURefusesHalf(t *testing.T) {
+	in := []spec.Operand{{Dtype: tensor.Float32, Shape: tensor.Shape{2}}}
+	out := []spec.Operand{{Dtype: ops.BFloat16, Shape: tensor.Shape{2}}}
+	cast := spec.Cast{To: ops.BFloat16}
+	call := graph.Call{Spec: cast, In: in, Out: out}
+	err := graph.NewCPU(1).Offers(call)[0].Guard(call)
+	require.ErrorContains(t, err, "unsupported device: bfloat16 (2)")
+	for _, spec := range []spec.Spec{cast, optimizer.AdamW{Decay: "1", Copies: ops.BFloat16}} {
+		var k cpu.Kernel
+		spec.Bind(&k, nil, nil)
+		require.ErrorContains(t, cpu.RunAlone(&k), "half precision")
+	}
 }

@@ -55,20 +55,23 @@ func ExampleGrad() {
 func ExampleMoveInputs() {
 	g := G.NewGraph()
 	w := G.NewVector(g, tensor.Float32, G.WithShape(2), G.WithName("w"), G.WithInit(G.Zeroes()))
-	loss := G.Must(G.Sum(G.Must(G.Square(G.Must(G.Sub(w, G.NewConstant(tensor.New(tensor.WithBacking([]float32{3, 3}))))))))) // (w-3)²
+	// (w-3)²
+	loss := G.Must(G.Sum(G.Must(G.Square(G.Must(G.Sub(w, G.NewConstant(tensor.New(tensor.WithBacking([]float32{3,
+		3})))))))))
 	_, err := graph.Grad(loss, w)
 	check(err)
 	b := graph.NewCPU(0)
 	weights, err := graph.MoveInputs(b, w)
 	check(err)
-	m, err := graph.NewMachine(g, graph.WithBackend(b), graph.WithCapture(), graph.WithKeep(loss))
+	solver, err := optim.NewAdamW(optim.WithLR(1), optim.WithDecay(0))
 	check(err)
-	solver, err := optim.NewAdamW(optim.WithMachine(m), optim.WithLR(1), optim.WithDecay(0))
+	m, err := graph.NewMachine(g, graph.WithBackend(b), graph.WithCapture(), graph.WithKeep(loss),
+		graph.WithOptimizer(solver, w))
 	check(err)
 	reader, err := m.AsyncReader(loss)
 	check(err)
 	for range 4 {
-		check(m.RunAndStep(solver, []G.ValueGrad{w}))
+		check(m.Step())
 		check(reader.Fetch())
 		if reader.Waiting() == 2 {
 			number, err := reader.Next() // the loss of the step before
@@ -76,7 +79,7 @@ func ExampleMoveInputs() {
 			fmt.Printf("%.1f ", number)
 		}
 	}
-	check(errors.Join(weights.Download(), solver.Close(), m.Close(), weights.Close(), b.Close()))
+	check(errors.Join(weights.Download(), m.Close(), weights.Close(), b.Close()))
 	// Output: 18.0 8.0 2.0
 }
 

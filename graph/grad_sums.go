@@ -39,5 +39,6 @@ func (m *Machine) zeroSums() error {
 
 // skips reports whether the current run skips s.
 func (m *Machine) skips(s *step) bool {
-	return s.phase == beginsSum && !m.beginsSums || s.phase == continuesSum && m.beginsSums
+	return s.phase == beginsSum && !m.beginsSums || s.phase == continuesSum && m.beginsSums ||
+		s.phase == updates && !m.stepping
 }

@@ -29,19 +29,6 @@ func TestGradOfInnerNode(t *testing.T) {
 	}
 }
 
-// TestGradRefusesWrongGradients: where Gorgonia's gradient of an op is wrong, Grad gives none.
-func TestGradRefusesWrongGradients(t *testing.T) {
-	for want, c := range map[string]stock{
-		"wrong": on("", one(func(x *G.Node) (*G.Node, error) {
-			return G.AveragePool2D(x, []int{2, 2}, []int{1, 1, 0, 0}, []int{2, 2})
-		}), normal("", 1, 1, 4, 4)),
-	} {
-		b := c.graph(t)
-		_, err := graph.Grad(b.cost, b.in...)
-		require.ErrorContains(t, err, "has no gradient: Gorgonia's is "+want)
-	}
-}
-
 func TestGradErrors(t *testing.T) {
 	g := G.NewGraph()
 	scale := G.NewScalar(g, tensor.Float64, G.WithName("scale"))
@@ -97,14 +84,11 @@ func TestGradErrors(t *testing.T) {
 
 // TestGradMakesNoUnwantedGradients: the gradient of a linear layer by its input is not computed if nobody asks for it.
 func TestGradMakesNoUnwantedGradients(t *testing.T) {
-	g := G.NewGraph()
-	x := G.NewMatrix(g, tensor.Float64, G.WithShape(3, 4), G.WithName("x"), G.WithInit(G.Gaussian(0, 1)))
-	w := G.NewMatrix(g, tensor.Float64, G.WithShape(5, 4), G.WithName("w"), G.WithInit(G.Gaussian(0, 1)))
-	y := testutil.Must(ops.Linear(x, w))(t)
-	testutil.Must(graph.Grad(G.Must(G.Sum(y)), w))(t)
-	for _, n := range g.AllNodes() {
-		spec, _ := spec.SpecOf(n.Op())
-		_, unwanted := spec.(linear.InputGrad)
+	w := ranged(G.NewGraph(), "w", 0, 5, 4)
+	testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(ops.Linear(ranged(w.Graph(), "x", 0, 3, 4), w)))), w))(t)
+	for _, n := range w.Graph().AllNodes() {
+		s, _ := spec.SpecOf(n.Op())
+		_, unwanted := s.(linear.InputGrad)
 		require.False(t, unwanted)
 	}
 }
@@ -113,12 +97,11 @@ func TestGradMakesNoUnwantedGradients(t *testing.T) {
 func TestCostIsKept(t *testing.T) {
 	for name, f := range map[string]func(*G.Node) (*G.Node, error){"exp": G.Exp, "sqrt": G.Sqrt, "cube": G.Cube} {
 		for _, grad := range gradients {
-			g := G.NewGraph()
-			x := vector(g, "x", 1, 3)
+			x := vector(G.NewGraph(), "x", 1, 3)
 			cost := G.Must(f(G.Must(G.Mean(x))))
 			testutil.Must(grad(cost, x))(t)
 			for range 2 {
-				require.NoError(t, newMachine(t, g).RunAll())
+				run(t, x.Graph())
 				want := map[string]float64{"exp": math.Exp(2), "sqrt": math.Sqrt2, "cube": 8}[name]
 				require.InDelta(t, want, numbers(t, cost.Value())[0], 1e-12, name)
 			}
@@ -126,8 +109,8 @@ func TestCostIsKept(t *testing.T) {
 	}
 }
 
-// TestGradientsShareNoMemory trains with Gorgonia's solvers, which zero a gradient after their step: in each of two steps
-// every weight moves by its own gradient.
+// TestGradientsShareNoMemory trains with Gorgonia's solvers, which zero a gradient after their step: in each of two
+// steps every weight moves by its own gradient.
 func TestGradientsShareNoMemory(t *testing.T) {
 	scalar, matrix := normal(""), normal("", 2, 2)
 	for _, c := range []stock{
@@ -140,15 +123,12 @@ func TestGradientsShareNoMemory(t *testing.T) {
 		on("another input", two(G.HadamardProd), scalar, scalar),
 	} {
 		for gname, grad := range gradients {
-			what := c.name + " by " + gname
-			b := c.graph(t)
-			_, err := grad(b.cost, b.in...)
-			require.NoError(t, err, what)
-			at := c.inputs(1)
+			b, what, at := c.graph(t), c.name+" by "+gname, c.inputs(1)
+			require.NoError(t, testutil.Err(grad(b.cost, b.in...)), what)
 			b.let(t, at)
-			for _, m := range []*graph.Machine{newMachine(t, b.graph), newMachine(t, b.graph)} {
+			for range 2 {
 				want := c.differences(t, at)
-				require.NoError(t, m.RunAll(), what)
+				run(t, b.graph)
 				require.NoError(t, G.NewVanillaSolver(G.WithLearnRate(1)).Step(G.NodesToValueGrads(b.in)), what)
 				for i := range at {
 					for j := range at[i] {
@@ -159,73 +139,216 @@ func TestGradientsShareNoMemory(t *testing.T) {
 			}
 		}
 	}
-	g := G.NewGraph()
-	x := scalars(g, 1)[0]
+	x := scalars(G.NewGraph(), 1)[0]
 	testutil.Must(G.Grad(G.Must(G.Square(x)), x))(t) // starts from a constant of Gorgonia's package
-	require.NoError(t, newMachine(t, g).RunAll())
+	run(t, x.Graph())
 	require.Equal(t, []float64{2}, gradient(t, x))
 }
 
-// TestGradNeverPanics: Gorgonia's gradients of broadcasts with axes of length one have wrong shapes, and adding them panics.
-// Grad gives the right gradient or an error.
+// TestGradNeverPanics: Gorgonia's gradients of broadcasts with axes of length one have wrong shapes, and adding them
+// panics. Grad gives the right gradient or an error.
 func TestGradNeverPanics(t *testing.T) {
+	ops := []func(a, b *G.Node, left, right []byte) (*G.Node, error){G.BroadcastHadamardDiv, G.BroadcastHadamardProd}
 	patterns, right := [][]byte{nil, {0}, {1}, {2}, {0, 1}, {0, 2}, {1, 2}, {0, 1, 2}}, 0
-	type op = func(a, b *G.Node, left, right []byte) (*G.Node, error)
-	for i, f := range []op{G.BroadcastHadamardDiv, G.BroadcastHadamardProd} {
-		for j, h := range []op{G.BroadcastHadamardDiv, G.BroadcastHadamardProd} {
-			for _, l := range patterns {
-				for _, r := range patterns {
-					c := stock{in: []operand{positive("x", 1, 1, 1), positive("y", 1, 1, 1)}, build: func(n []*G.Node) (*G.Node, error) {
-						a := G.Must(f(n[0], n[1], l, r))
-						return G.Add(a, G.Must(h(a, n[0], l, r)))
-					}}
-					b := c.graph(t)
-					if _, err := graph.Grad(b.cost, b.in...); err != nil {
-						continue
-					}
-					values := c.inputs(1)
-					b.let(t, values)
-					require.NoError(t, newMachine(t, b.graph).RunAll())
-					for k, want := range c.differences(t, values) {
-						within(t, fmt.Sprint(i, j, l, r), gradient(t, b.in[k]), want)
-					}
-					right++
-				}
-			}
+	for code := range 4 * 64 {
+		f, h, l, r := ops[code&1], ops[code>>1&1], patterns[code>>2&7], patterns[code>>5]
+		c := on("", two(func(x, y *G.Node) (*G.Node, error) {
+			a := G.Must(f(x, y, l, r))
+			return G.Add(a, G.Must(h(a, x, l, r)))
+		}), positive("", 1, 1, 1), positive("", 1, 1, 1))
+		b := c.graph(t)
+		if testutil.Err(graph.Grad(b.cost, b.in...)) != nil {
+			continue
 		}
+		values := c.inputs(1)
+		b.let(t, values)
+		run(t, b.graph)
+		for k, want := range c.differences(t, values) {
+			within(t, fmt.Sprint(code), gradient(t, b.in[k]), want)
+		}
+		right++
 	}
 	require.Equal(t, 4*64, right)
 }
 
-// TestReductionsOfRank4: along the third of four axes package tensor reduces wrongly or panics.
-func TestReductionsOfRank4(t *testing.T) {
-	for name, f := range map[string]func(*G.Node, ...int) (*G.Node, error){"sum": G.Sum, "mean": G.Mean, "max": G.Max} {
-		for _, c := range []struct{ shape, axes, flat []int }{
-			{[]int{2, 3, 4, 2}, []int{2, 3}, []int{6, 8, 1}}, {[]int{2, 3, 4, 2}, []int{2}, []int{6, 4, 2}}, {[]int{2, 3, 1, 4}, []int{3, 2}, []int{6, 4, 1}},
-			{[]int{2, 3, 4, 2}, []int{0, 1}, []int{1, 6, 8}}, {[]int{2, 1, 3, 2, 2}, []int{2, 3}, []int{2, 6, 2}}, {[]int{1, 6, 2, 3}, []int{2, 1, 0}, []int{1, 12, 3}},
-		} {
-			g := G.NewGraph()
-			o := normal("x", c.shape...)
-			x := G.NewTensor(g, tensor.Float64, len(c.shape), G.WithShape(c.shape...), G.WithName("x"), G.WithValue(o.value(tensor.Float64, o.values(1))))
-			got, want := G.Must(f(x, c.axes...)), G.Must(f(G.Must(G.Reshape(x, tensor.Shape(c.flat))), 1))
-			testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(G.Square(got)))), x))(t)
-			require.NoError(t, newMachine(t, g, graph.WithKeep(got, want)).RunAll())
-			require.InDeltaSlice(t, numbers(t, want.Value()), numbers(t, got.Value()), 1e-12, "%s %v %v", name, c.shape, c.axes)
+// TestGradOfGrad differentiates graphs of stock ops that hold gradients: by another input, by the same inputs, and
+// these gradients themselves. By central differences of the gradients the result is right, or Grad returns an error.
+// Many gradients of Gorgonia's ops cannot tell which inputs have a gradient.
+func TestGradOfGrad(t *testing.T) {
+	for _, c := range gorgonias() {
+		if c.wrong != "" && !c.corrected {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			first := on(c.name, func(in []*G.Node) (*G.Node, error) {
+				out, err := c.build(in)
+				if err != nil {
+					return nil, err
+				}
+				grads, err := graph.Grad(G.Must(G.Sum(G.Must(G.Tanh(out)))), in...)
+				if err != nil {
+					return nil, err
+				}
+				var terms G.Nodes
+				for i, d := range grads {
+					if w := fmt.Sprint("weights of gradient ", i); !d.IsScalar() {
+						d = total(G.Must(G.HadamardProd(d, weighted(d, w, 50+uint64(i)))))
+					}
+					terms = append(terms, d)
+				}
+				return G.ReduceAdd(terms)
+			}, c.in...)
+			first.eval = c.eval
+			b := first.graph(t)
+			other := vector(b.graph, "other", 1, 2)
+			testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(G.Square(other)))), other))(t)
+			values := first.inputs(1)
+			b.let(t, values)
+			for i, n := range b.in {
+				d, err := graph.Grad(b.cost, n)
+				if err != nil {
+					require.Regexp(t, `op (\w*(?i)diff|Upsample)\b.* has no gradient`, err)
+					t.Log(err)
+					continue
+				}
+				run(t, b.graph, append(first.options(), graph.WithKeep(d...))...)
+				within(t, c.in[i].name, numbers(t, d[0].Value()), first.differences(t, values)[i])
+			}
+			again := c.graph(t)
+			for range 2 {
+				testutil.Must(graph.Grad(again.cost, again.in...))(t)
+			}
+		})
+	}
+}
+
+// TestGradOfDropout: an element of the gradient has the factor that Dropout has drawn for the element of its input, one
+// in evaluation. Where the input is zero the factor is unknown, and the gradient has its mean, which is one.
+func TestGradOfDropout(t *testing.T) {
+	x, w := testutil.Normal(1, 40), testutil.Normal(2, 40)
+	x[3], x[30] = 0, math.Copysign(0, -1)
+	for _, p := range []float64{0, 0.2, 0.5, 0.9} {
+		for mode, opts := range map[string][]graph.Option{"training": nil, "evaluation": {graph.WithEvalMode()}} {
+			for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
+				what := fmt.Sprint(p, " in ", mode, " of ", dt)
+				vector, drops := operand{shape: []int{40}}, mode == "training" && p > 0
+				a := G.NodeFromAny(G.NewGraph(), vector.value(dt, x), G.WithName("x"))
+				b := G.NodeFromAny(a.Graph(), vector.value(dt, w), G.WithName("w"))
+				y := G.Must(G.Dropout(a, p))
+				testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(G.HadamardProd(y, b)))), a))(t)
+				m := newMachine(t, a.Graph(), append(opts, graph.WithKeep(y))...)
+				masks := map[string]bool{}
+				for range 3 {
+					require.NoError(t, m.RunAll(), what)
+					out, dropped := numbers(t, y.Value()), 0
+					want := make([]float64, len(out))
+					for i := range want {
+						switch want[i] = w[i]; {
+						case x[i] != 0 && out[i] == 0:
+							want[i] = 0
+							dropped++
+						case x[i] != 0 && mode == "training":
+							want[i] /= 1 - p
+						}
+					}
+					testutil.Within(t, what, gradient(t, a), want, 1e-6)
+					require.Equal(t, drops, dropped > 0, what)
+					masks[fmt.Sprint(out)] = true
+				}
+				require.Equal(t, drops, len(masks) > 1, what)
+			}
 		}
 	}
 }
 
-// TestGradOfSharedGradients differentiates the gradients of (a+b)³ once more. Each input has a copy of the one gradient.
-func TestGradOfSharedGradients(t *testing.T) {
-	g := G.NewGraph()
-	a, b := vector(g, "a", 1, 2), vector(g, "b", 3, 5)
-	first := testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(G.Cube(G.Must(G.Add(a, b)))))), a, b))(t)
-	var second G.Nodes
-	for _, d := range first {
-		second = append(second, testutil.Must(graph.Grad(G.Must(G.Sum(d)), a, b))(t)...)
+// vms are the machines that must agree on what n.Grad is.
+var vms = map[string]func(t *testing.T, g *G.ExprGraph, keep G.Nodes) G.VM{
+	"machine": func(t *testing.T, g *G.ExprGraph, keep G.Nodes) G.VM {
+		return newMachine(t, g, graph.WithKeep(keep...))
+	},
+	"tape":        func(t *testing.T, g *G.ExprGraph, keep G.Nodes) G.VM { return G.NewTapeMachine(g) },
+	"tape, bound": func(t *testing.T, g *G.ExprGraph, _ G.Nodes) G.VM { return G.NewTapeMachine(g, G.BindDualValues()) },
+	"tape after a machine, bound": func(t *testing.T, g *G.ExprGraph, keep G.Nodes) G.VM {
+		newMachine(t, g) // it may have added copies of gradients
+		return G.NewTapeMachine(g, G.BindDualValues())
+	},
+}
+
+// TestGradTwice: of several costs the first one that is differentiated by an input gives n.Grad, on any machine, by
+// Grad and by gorgonia.Grad. What each call of Grad returns is the gradient of its own cost.
+func TestGradTwice(t *testing.T) {
+	type call struct {
+		cost func(x, y, h *G.Node) *G.Node // h is tanh(x ⊙ y)
+		by   string
 	}
-	run(t, g, graph.WithKeep(second...))
-	for _, d := range second {
-		require.Equal(t, []float64{24, 42}, numbers(t, d.Value()))
+	square := func(x, _, _ *G.Node) *G.Node { return G.Must(G.Sum(G.Must(G.Square(x)))) }
+	linear := func(x, _, _ *G.Node) *G.Node { return G.Must(G.Sum(x)) }
+	both := func(x, y, _ *G.Node) *G.Node { return G.Must(G.Sum(G.Must(G.Cube(G.Must(G.Add(x, y)))))) }
+	inner := func(_, _, h *G.Node) *G.Node { return G.Must(G.Sum(G.Must(G.Square(h)))) }
+	paths := func(x, _, h *G.Node) *G.Node {
+		return G.Must(G.Sum(G.Must(G.Add(G.Must(G.Cube(h)), G.Must(G.HadamardProd(x, h))))))
+	}
+	for name, calls := range map[string][]call{
+		"same cost":                   {{inner, "xy"}, {inner, "xy"}},
+		"an input twice":              {{square, "xx"}},
+		"common input":                {{square, "x"}, {linear, "x"}, {both, "x"}},
+		"partial overlap":             {{square, "x"}, {both, "xy"}},
+		"inner node in common":        {{inner, "x"}, {paths, "xy"}},
+		"inner node in common, later": {{paths, "y"}, {inner, "xy"}, {square, "x"}},
+		"shared gradient":             {{both, "xy"}, {square, "x"}},
+	} {
+		build := func() (g *G.ExprGraph, in map[rune]*G.Node, costs G.Nodes) {
+			g = G.NewGraph()
+			x, y := vector(g, "x", 1, -0.5, 0.25), vector(g, "y", 0.5, 2, 1)
+			h := G.Must(G.Tanh(G.Must(G.HadamardProd(x, y))))
+			made := map[string]*G.Node{}
+			for _, c := range calls {
+				key := fmt.Sprintf("%p", c.cost)
+				if made[key] == nil {
+					made[key] = c.cost(x, y, h)
+				}
+				costs = append(costs, made[key])
+			}
+			return g, map[rune]*G.Node{'x': x, 'y': y}, costs
+		}
+		alone := func(i int, by rune) []float64 { // the gradient where no other is taken
+			g, in, costs := build()
+			d := testutil.Must(graph.Grad(costs[i], in[by]))(t)
+			run(t, g)
+			return numbers(t, d[0].Value())
+		}
+		for vm, start := range vms {
+			for gname, grad := range gradients {
+				what := fmt.Sprintf("%s on %s by %s", name, vm, gname)
+				g, in, costs := build()
+				first := map[rune]int{} // by input: the call that decides
+				var nodes G.Nodes
+				var want [][]float64 // the values of nodes
+				for i, c := range calls {
+					var wrt G.Nodes
+					for _, by := range c.by {
+						wrt, want = append(wrt, in[by]), append(want, alone(i, by))
+						// gorgonia.Grad may lose, or refuse, what comes through nodes that an earlier call has passed.
+						if _, ok := first[by]; !ok && (gname == "Grad" || i == 0) {
+							first[by] = i
+						}
+					}
+					list, err := grad(costs[i], wrt...)
+					require.True(t, err == nil || gname != "Grad" && i > 0, "%s: %v", what, err)
+					nodes = append(nodes, list...)
+				}
+				m := start(t, g, nodes)
+				require.NoError(t, m.RunAll(), what)
+				for by, i := range first {
+					require.InDeltaSlice(t, alone(i, by), gradient(t, in[by]), 1e-12, "%s: %c", what, by)
+				}
+				if gname == "Grad" && vm == "machine" {
+					for i, d := range nodes {
+						require.InDeltaSlice(t, want[i], numbers(t, d.Value()), 1e-12, "%s: result %d", what, i)
+					}
+				}
+				require.NoError(t, m.Close())
+			}
+		}
 	}
 }

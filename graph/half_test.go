@@ -39,16 +39,18 @@ func TestHalfPrecision(t *testing.T) {
 	require.Zero(t, f.MemoryInUse)
 
 	n := newTiny(t)
-	require.ErrorContains(t, testutil.Err(graph.NewMachine(n.graph, graph.WithPrecision(graph.BF16))), "cpu computes in float32")
-	require.ErrorContains(t, testutil.Err(graph.NewMachine(n.graph, graph.WithBackend(f), graph.WithPrecision(7))), "want f32, bf16 or fp16")
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(n.graph, graph.WithPrecision(graph.BF16))),
+		"cpu computes in float32")
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(n.graph, graph.WithBackend(f), graph.WithPrecision(7))),
+		"want f32, bf16 or fp16")
 	for _, p := range []graph.Precision{graph.F32, graph.BF16, graph.FP16} {
 		require.Equal(t, p, testutil.Must(graph.ParsePrecision(p.String()))(t))
 	}
 	require.ErrorContains(t, testutil.Err(graph.ParsePrecision("fp8")), `"fp8"`)
 }
 
-// TestHalfPrecisionWithoutKernel: if no implementation accepts an op in half precision, only this op runs in float32, with
-// casts around it.
+// TestHalfPrecisionWithoutKernel: if no implementation accepts an op in half precision, only this op runs in float32,
+// with casts around it.
 func TestHalfPrecisionWithoutKernel(t *testing.T) {
 	n := newTiny(t)
 	plan := func(b graph.Backend) (list []string) {
@@ -73,7 +75,8 @@ func TestHalfPrecisionWithoutKernel(t *testing.T) {
 			other[0], other[1] = append(other[0], all[i]), append(other[1], single[i])
 		}
 	}
-	cast, half, float := "cast[bfloat16 (1, 5, 12)] float32 (1, 5, 12)", "silu[bfloat16 (1, 5, 12)] bfloat16 (1, 5, 12)", "silu[float32 (1, 5, 12)] float32 (1, 5, 12)"
+	cast, half, float := "cast[bfloat16 (1, 5, 12)] float32 (1, 5, 12)",
+		"silu[bfloat16 (1, 5, 12)] bfloat16 (1, 5, 12)", "silu[float32 (1, 5, 12)] float32 (1, 5, 12)"
 	require.Equal(t, [2][]string{{half, cast}, {cast, float}}, other)
 	text := newMachine(t, n.graph, graph.WithBackend(f), graph.WithPrecision(graph.BF16)).Plan().String()
 	require.Contains(t, text, "picky: unsupported shape: always", "why it is not in half precision")
@@ -81,11 +84,9 @@ func TestHalfPrecisionWithoutKernel(t *testing.T) {
 
 // tiny is a network of two layers on fixed data.
 type tiny struct {
-	graph   *G.ExprGraph
-	weights G.Nodes
-	targets *G.Node
-	hidden  *G.Node
-	loss    *G.Node
+	graph                 *G.ExprGraph
+	weights               G.Nodes
+	targets, hidden, loss *G.Node
 }
 
 // single is an input of float32 with element(i) for each i.
@@ -94,15 +95,14 @@ func single(g *G.ExprGraph, name string, element func(i int) float64, shape ...i
 	for i := range v.Float32s() {
 		v.Float32s()[i] = float32(element(i))
 	}
-	return G.NewTensor(g, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
+	return G.NodeFromAny(g, v, G.WithName(name))
 }
 
 func newTiny(t *testing.T) *tiny {
-	g := G.NewGraph()
+	n := &tiny{graph: G.NewGraph()}
 	input := func(name string, shape ...int) *G.Node {
-		return single(g, name, func(i int) float64 { return math.Sin(float64(3*i+len(name))) / 2 }, shape...)
+		return single(n.graph, name, func(i int) float64 { return math.Sin(float64(3*i+len(name))) / 2 }, shape...)
 	}
-	n := &tiny{graph: g}
 	x, w1, w2 := input("x", 1, 5, 8), input("w1", 12, 8), input("weight2", 6, 12)
 	n.weights, n.targets = G.Nodes{w1, w2}, fixed(x, "targets", []int32{0, 5, 2, -1, 3}, 1, 5)
 	n.hidden = G.Must(ops.SiLU(G.Must(ops.Linear(x, w1))))
@@ -112,30 +112,27 @@ func newTiny(t *testing.T) *tiny {
 	return n
 }
 
-// TestConstantInputs: the half-precision copy of a constant input is made once and again after Refresh; that of any other input is
-// made in each run.
+// TestConstantInputs: the half-precision copy of a constant input is made once and again after Refresh; that of any
+// other input is made in each run.
 func TestConstantInputs(t *testing.T) {
 	g, f := G.NewGraph(), fakedevice.NewHalf()
 	x := single(g, "x", func(i int) float64 { return float64(i) }, 1, 4)
 	w := single(g, "w", func(int) float64 { return 1 }, 1, 4)
 	y := G.Must(ops.Linear(x, w))
 	for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
-		m := newMachine(t, g, append(opts, graph.WithBackend(f), graph.WithPrecision(graph.BF16), graph.WithConstantInputs(w))...)
-		sum := func() float32 {
+		m := newMachine(t, g, append(opts, graph.WithBackend(f), graph.WithPrecision(graph.BF16),
+			graph.WithConstantInputs(w))...)
+		sums := func(xs, ws float32, want float64, why string) { // with these first elements of x and w
+			x.Value().(*tensor.Dense).Float32s()[0], w.Value().(*tensor.Dense).Float32s()[0] = xs, ws
 			require.NoError(t, m.RunAll())
-			return testutil.Must(graph.HostValue(y.Value()))(t).(*tensor.Dense).Float32s()[0]
+			require.Equal(t, want, numbers(t, y.Value())[0], why)
 		}
-		set := func(n *G.Node, v float32) { n.Value().(*tensor.Dense).Float32s()[0] = v }
-		set(x, 0)
-		set(w, 1)
 		for range 3 {
-			require.EqualValues(t, 6, sum())
+			sums(0, 1, 6, "")
 		}
-		set(x, 4)
-		set(w, 2)
-		require.EqualValues(t, 10, sum(), "x is read anew, w is not")
+		sums(4, 2, 10, "x is read anew, w is not")
 		m.Refresh()
-		require.EqualValues(t, 14, sum())
+		sums(4, 2, 14, "")
 	}
 }
 
@@ -154,11 +151,8 @@ func TestNaNWatchInHalfPrecision(t *testing.T) {
 		x := single(g, "x", func(int) float64 { return c.x }, 3, 1)
 		w := single(g, "w", func(int) float64 { return c.w }, 1, 1)
 		testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(ops.Linear(x, w)))), w))(t)
-		err := newMachine(t, g, graph.WithBackend(fakedevice.NewHalf()), graph.WithPrecision(graph.BF16), graph.WithNaNWatch(), graph.WithInfWatch()).RunAll()
-		if c.want == "" {
-			require.NoError(t, err)
-		} else {
-			require.ErrorContains(t, err, c.want)
-		}
+		err := newMachine(t, g, graph.WithBackend(fakedevice.NewHalf()), graph.WithPrecision(graph.BF16),
+			graph.WithNaNWatch(), graph.WithInfWatch()).RunAll()
+		requireError(t, c.want, err)
 	}
 }

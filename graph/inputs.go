@@ -35,7 +35,7 @@ func (m *Machine) load(in *planValue) error {
 	if err := m.checkValues(in, v); err != nil {
 		return err
 	}
-	if in.updated {
+	if in.updated || in.trained {
 		if err := m.checkUpdatedInPlace(v); err != nil {
 			return err
 		}

@@ -59,9 +59,13 @@ type Machine struct {
 	readValues  []G.Value    // by read: the value that the machine put into its target
 
 	// what changes from run to run
-	run            int64          // number of runs so far, with the one that is running
-	running        *step          // the step that is running, nil between steps
-	warm           bool           // a run has succeeded
+	run      int64 // number of runs so far, with the one that is running
+	running  *step // the step that is running, nil between steps
+	warm     bool  // a run has succeeded
+	stepping bool  // the run takes a step
+	// a Step hands out the results before the update, since that may fail: it copies some to the host
+	storesFirst    bool
+	checkedAt      int64          // addressChanges + 1 when the places of weights were checked; 0: never
 	beginsSums     bool           // the next run begins the sums of WithGradSums: it overwrites them
 	halfUpToDate   atomic.Bool    // the half-precision copies hold the present weights
 	addressChanges int64          // how often an address that kernels read has changed
@@ -125,7 +129,8 @@ func (m *Machine) begin() error {
 type segment struct {
 	from, to int // steps
 	kernels  bool
-	sums     bool // some steps do not run in each run
+	sums     bool // some steps begin sums or add to them
+	updates  bool // some steps are of the update
 
 	recordings [4]recording
 }
@@ -134,7 +139,6 @@ type segment struct {
 type recording struct {
 	replay         Replay // nil for none
 	addressChanges int64  // that of the machine at the capture
-	solver         Solver // solver whose step was captured after the segment, nil for none
 }
 
 // count counts a run of step i. It logs the step if it is attention and the policy asks for an audit.
@@ -149,20 +153,4 @@ func (m *Machine) count(i int) {
 			s.in[0].arg.Operand.String(),
 			"k", s.in[1].arg.Operand.String(), "implementation", s.implementation, "refused", joinRefusals(s.refused))
 	}
-}
-
-// Solver is a gorgonia.Solver that works in the stream of a Machine, so that RunAndStep can put its step after a run,
-// in one recording. A step is Begin, Launch and End; Step does all three. A step changes each weight in place and
-// writes its HalfCopy.
-type Solver interface {
-	G.Solver
-	// Machine returns the machine in whose stream the steps run, nil for none.
-	Machine() *Machine
-	// Begin checks the weights and their gradients and prepares the next step. It is never captured, so it may upload.
-	Begin(weights []G.ValueGrad) error
-	// Launch enqueues the kernels of the step. A capture of Launch is replayed in later steps, each after a Begin of
-	// its own.
-	Launch() error
-	// End counts the step. It returns the step's error if this is known without waiting for the device.
-	End(weights []G.ValueGrad) error
 }

@@ -19,15 +19,19 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// TestMachineMatchesTapeMachine: the bits are the same with any number of workers, from a recording, and with freed memory
-// poisoned.
+// TestMachineMatchesTapeMachine: the bits are the same on several machines of one graph, in turns, with any number of
+// workers, from a recording, with freed memory poisoned, and after UnbindAll, which recycles the values.
 func TestMachineMatchesTapeMachine(t *testing.T) {
 	n := newNetwork(t).grad(t)
 	tape, poisoned := G.NewTapeMachine(n.graph), newMachine(t, n.graph)
 	defer tape.Close()
 	poisoned.PoisonFreed()
-	machines := []*graph.Machine{poisoned, newMachine(t, n.graph), newMachine(t, n.graph, graph.WithCapture(), graph.WithBackend(fakedevice.New()))}
+	machines := []*graph.Machine{poisoned, newMachine(t, n.graph), newMachine(t, n.graph, graph.WithCapture(),
+		graph.WithBackend(fakedevice.New()))}
 	for seed := range uint64(6) {
+		if seed == 3 {
+			n.graph.UnbindAll()
+		}
 		n.let(t, 1+seed/2)
 		want := n.results(t, tape)
 		for i, m := range append(machines, newMachine(t, n.graph, graph.WithBackend(graph.NewCPU(1)))) {
@@ -36,23 +40,8 @@ func TestMachineMatchesTapeMachine(t *testing.T) {
 	}
 }
 
-func TestMachinesOfOneGraph(t *testing.T) {
-	n := newNetwork(t).grad(t)
-	a, b := newMachine(t, n.graph), newMachine(t, n.graph)
-	want := n.results(t, a)
-	require.Equal(t, want, n.results(t, b))
-	n.let(t, 2)
-	other := n.results(t, a)
-	require.NotEqual(t, want, other)
-	require.Equal(t, other, n.results(t, b))
-	n.let(t, 1)
-	require.Equal(t, want, n.results(t, a), "values of a after those of b were bound")
-	n.graph.UnbindAll()
-	n.let(t, 1)
-	require.Equal(t, want, n.results(t, a), "after UnbindAll, which recycles the values")
-}
-
-// TestMachineUnbindsStaleValues: a node that an earlier machine has kept loses its value in the run of a machine that does not keep it.
+// TestMachineUnbindsStaleValues: a node that an earlier machine has kept loses its value in the run of a machine that
+// does not keep it.
 func TestMachineUnbindsStaleValues(t *testing.T) {
 	g := G.NewGraph()
 	x := vector(g, "x", 1, 2)
@@ -93,8 +82,7 @@ func TestMachineAllocatesNothing(t *testing.T) {
 // TestResultFedBackAsInput feeds a result, which lies in the machine's memory, back as an input.
 func TestResultFedBackAsInput(t *testing.T) {
 	for _, stock := range []bool{false, true} {
-		g := G.NewGraph()
-		state := G.NewVector(g, tensor.Float64, G.WithShape(4), G.WithName("state"))
+		state := vector(G.NewGraph(), "state", 1, 2, 3, 4)
 		next := state
 		for i := range 6 {
 			next = G.Must(spec.Apply(scaledSum{1 + float64(i)}, next, state))
@@ -103,59 +91,44 @@ func TestResultFedBackAsInput(t *testing.T) {
 			next = G.Must(G.Add(next, state))
 		}
 		last := G.Must(spec.Apply(scaledSum{1}, next))
-		let(t, state, 1, 2, 3, 4)
-		m := newMachine(t, g)
+		m := newMachine(t, state.Graph())
 		m.PoisonFreed()
-		require.NoError(t, m.RunAll())
-		first := numbers(t, last.Value())
-		factor := first[0]
-		for range 3 {
-			require.NoError(t, G.Let(state, last.Value()))
+		factor := 0.0
+		for run := range 4 {
+			before := numbers(t, state.Value())
 			require.NoError(t, m.RunAll())
-			for i, x := range numbers(t, last.Value()) {
-				require.Equal(t, first[i]*factor, x)
-				first[i] = x
+			if run == 0 {
+				factor = numbers(t, last.Value())[0]
 			}
+			for i, x := range numbers(t, last.Value()) {
+				require.Equal(t, before[i]*factor, x)
+			}
+			require.NoError(t, G.Let(state, last.Value()))
 		}
 		require.EqualValues(t, 3, m.Counts()["upload"])
 	}
 }
 
-// TestTransposedView: package tensor transposes a view into memory that is larger than its elements.
-func TestTransposedView(t *testing.T) {
-	g := G.NewGraph()
-	x := G.NewMatrix(g, tensor.Float64, G.WithShape(2, 2), G.WithName("x"))
-	y := G.Must(spec.Apply(scaledSum{1}, G.Must(G.Transpose(x, 1, 0))))
-	view := testutil.Must(tensor.New(tensor.WithShape(2, 4), tensor.WithBacking([]float64{0, 1, 2, 3, 4, 5, 6, 7})).Slice(nil, tensor.S(1, 3)))(t)
-	require.NoError(t, G.Let(x, view))
-	run(t, g)
-	require.Equal(t, []float64{1, 5, 2, 6}, numbers(t, y.Value()))
-}
-
-// TestResultsFedBackInTurn feeds two results back as inputs. One of them would share memory with the copy of an earlier one.
+// TestResultsFedBackInTurn feeds two results back as inputs. One of them would share memory with the copy of an earlier
+// one.
 func TestResultsFedBackInTurn(t *testing.T) {
-	g := G.NewGraph()
-	a := G.NewMatrix(g, tensor.Float64, G.WithShape(1, 2), G.WithName("a"))
-	b := G.NewMatrix(g, tensor.Float64, G.WithShape(2, 1), G.WithName("b"))
-	nextA := G.Must(G.Reshape(b, tensor.Shape{1, 2}))
-	twice := G.Must(spec.Apply(scaledSum{2}, a))
-	nextB := G.Must(spec.Apply(scaledSum{1}, G.Must(G.Reshape(twice, tensor.Shape{2, 1}))))
-	for _, opts := range [][]graph.Option{nil, {graph.WithBackend(fakedevice.New())}} {
+	for _, opts := range backends() {
+		g := G.NewGraph()
+		a, b := ranged(g, "a", 1, 1, 2), ranged(g, "b", 10, 2, 1)
+		nextA := G.Must(G.Reshape(b, tensor.Shape{1, 2}))
+		nextB := G.Must(spec.Apply(scaledSum{1}, G.Must(G.Reshape(G.Must(spec.Apply(scaledSum{2}, a)), tensor.Shape{2, 1}))))
 		m := newMachine(t, g, opts...)
-		x, y := []float64{1, 2}, []float64{10, 20}
-		require.NoError(t, G.Let(a, tensor.New(tensor.WithShape(1, 2), tensor.WithBacking([]float64{1, 2}))))
-		require.NoError(t, G.Let(b, tensor.New(tensor.WithShape(2, 1), tensor.WithBacking([]float64{10, 20}))))
 		for range 6 {
+			x, y := numbers(t, a.Value()), numbers(t, b.Value())
 			require.NoError(t, m.RunAll())
-			x, y = y, []float64{2 * x[0], 2 * x[1]}
-			require.Equal(t, x, numbers(t, nextA.Value()))
-			require.Equal(t, y, numbers(t, nextB.Value()))
-			require.NoError(t, G.Let(a, nextA.Value()))
-			require.NoError(t, G.Let(b, nextB.Value()))
+			require.Equal(t, y, numbers(t, nextA.Value()))
+			require.Equal(t, []float64{2 * x[0], 2 * x[1]}, numbers(t, nextB.Value()))
+			require.NoError(t, errors.Join(G.Let(a, nextA.Value()), G.Let(b, nextB.Value())))
 		}
 	}
 }
 
+// TestMachineErrors: a machine names the node of an error, and works again after it.
 func TestMachineErrors(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x of the test"))
@@ -192,6 +165,34 @@ func TestMachineErrors(t *testing.T) {
 	} {
 		require.ErrorContains(t, testutil.Err(graph.NewMachine(g, option)), want)
 	}
+	G.Must(spec.Apply(unbindable{}, x))
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(g)), "op unbindable (node 3, shape (2)): panic: at binding")
+
+	for name, c := range map[string]struct { // ops of other modules
+		value func() G.Value
+		want  string
+	}{
+		"panics":     {func() G.Value { panic("at the disco") }, "panic: at the disco"},
+		"nothing":    {func() G.Value { return nil }, "the op returned no"},
+		"other size": {func() G.Value { return dense(1, 2, 3) }, "the op returned float64 (3)"},
+		"other type": {func() G.Value { return tensor.New(tensor.WithBacking([]float32{1, 2})) },
+			"the op returned float32 (2)"},
+	} {
+		op := &foreign{name, 1, func(...G.Value) (G.Value, error) { return c.value(), nil }}
+		y := G.Must(G.Neg(testutil.Must(G.ApplyOp(op, vector(G.NewGraph(), "x", 1, 2)))(t)))
+		require.ErrorContains(t, newMachine(t, y.Graph()).RunAll(), "op "+name+" (node 1, shape (2)): "+c.want)
+	}
+
+	matrix := ranged(G.NewGraph(), "x", 0, 2, 3) // values that gorgonia.Let does not check
+	scalar := G.NewScalar(matrix.Graph(), tensor.Float64, G.WithName("s"), G.WithValue(2.0))
+	G.Must(G.HadamardProd(matrix, scalar))
+	m, good := run(t, matrix.Graph()), matrix.Value()
+	require.NoError(t, G.Let(matrix, 3.0))
+	require.ErrorContains(t, m.RunAll(), `input "x" (node 0, shape (2, 3)): got float64 ()`)
+	require.NoError(t, errors.Join(G.Let(matrix, good), G.Let(scalar, float32(2))))
+	require.ErrorContains(t, m.RunAll(), `input "s" (node 1, shape ()): got float32 ()`)
+	require.NoError(t, G.Let(scalar, 2.0))
+	require.NoError(t, m.RunAll())
 }
 
 // foreign is an op from outside of this module and of Gorgonia, on tensors or scalars of one type and shape.
@@ -214,59 +215,14 @@ func (o *foreign) Hashcode() uint32                                 { h := fnv.N
 func (o *foreign) Do(v ...G.Value) (G.Value, error)                 { return o.do(v...) }
 func (o *foreign) InferShape(s ...G.DimSizer) (tensor.Shape, error) { return s[0].(tensor.Shape), nil }
 
-func TestOpsOfOtherModules(t *testing.T) {
-	for name, c := range map[string]struct {
-		value func() G.Value
-		want  string
-	}{
-		"panics":     {func() G.Value { panic("at the disco") }, "panic: at the disco"},
-		"nothing":    {func() G.Value { return nil }, "the op returned no"},
-		"other size": {func() G.Value { return dense(1, 2, 3) }, "the op returned float64 (3)"},
-		"other type": {func() G.Value { return tensor.New(tensor.WithBacking([]float32{1, 2})) }, "the op returned float32 (2)"},
-	} {
-		g := G.NewGraph()
-		op := &foreign{name, 1, func(...G.Value) (G.Value, error) { return c.value(), nil }}
-		G.Must(G.Neg(testutil.Must(G.ApplyOp(op, vector(g, "x", 1, 2)))(t)))
-		require.ErrorContains(t, newMachine(t, g).RunAll(), "op "+name+" (node 1, shape (2)): "+c.want)
-	}
-}
-
-func TestPanicWhilePlanning(t *testing.T) {
-	g := G.NewGraph()
-	G.Must(spec.Apply(unbindable{}, vector(g, "x", 1, 2)))
-	require.ErrorContains(t, testutil.Err(graph.NewMachine(g)), "op unbindable (node 1, shape (2)): panic: at binding")
-}
-
-// TestMachineRefusesInputs binds values that gorgonia.Let does not check.
-func TestMachineRefusesInputs(t *testing.T) {
-	g := G.NewGraph()
-	x := G.NewMatrix(g, tensor.Float64, G.WithShape(2, 3), G.WithName("x"))
-	s := G.NewScalar(g, tensor.Float64, G.WithName("s"))
-	G.Must(G.HadamardProd(x, s))
-	m := newMachine(t, g)
-	matrix := tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(2, 3))
-	for _, c := range []struct {
-		x, s any
-		want string
-	}{
-		{3.0, 2.0, `input "x" (node 0, shape (2, 3)): got float64 ()`},
-		{matrix, float32(2), `input "s" (node 1, shape ()): got float32 ()`},
-	} {
-		require.NoError(t, errors.Join(G.Let(x, c.x), G.Let(s, c.s)))
-		require.ErrorContains(t, m.RunAll(), c.want)
-	}
-	require.NoError(t, G.Let(s, 2.0))
-	require.NoError(t, m.RunAll())
-}
-
 func TestGorgoniaReads(t *testing.T) {
-	g := G.NewGraph()
-	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"))
+	x := vector(G.NewGraph(), "x", 0, 0)
+	g := x.Graph()
 	var input, kernel, host G.Value
 	y := G.Must(spec.Apply(scaledSum{2}, x))
+	h := G.Must(G.Neg(y))
 	G.Read(x, &input)
 	G.Read(y, &kernel)
-	h := G.Must(G.Neg(y))
 	G.Read(h, &host)
 	G.Set(x, h)
 	m := newMachine(t, g)
@@ -274,10 +230,9 @@ func TestGorgoniaReads(t *testing.T) {
 		v := float64(i + 1)
 		let(t, x, v, 0)
 		require.NoError(t, m.RunAll())
-		require.Equal(t, []float64{v, 0}, numbers(t, input))
-		require.Equal(t, []float64{2 * v, 0}, numbers(t, kernel))
-		require.Equal(t, -2*v, numbers(t, host)[0])
-		require.Equal(t, []float64{2 * v, 0}, numbers(t, y.Value()))
+		for read, want := range map[G.Value]float64{input: v, kernel: 2 * v, host: -2 * v, y.Value(): 2 * v} {
+			require.Equal(t, want, numbers(t, read)[0])
+		}
 		require.Equal(t, []float64{v, 0}, numbers(t, x.Value()), "gorgonia.Set changes nothing, as in a TapeMachine")
 	}
 	other := G.NewF64(7)
@@ -296,26 +251,6 @@ func TestGorgoniaReads(t *testing.T) {
 	}
 	G.NewUniqueNode(G.WithOp(h.Op()), G.WithChildren(G.Nodes{x}), G.WithName("other"), G.In(g)) // the node has no type
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(g)), "unknown statement of type")
-}
-
-func TestEvalMode(t *testing.T) {
-	g := G.NewGraph()
-	x := G.NewVector(g, tensor.Float64, G.WithShape(200), G.WithName("x"), G.WithValue(tensor.Ones(tensor.Float64, 200)))
-	y := G.Must(G.Dropout(x, 0.5))
-	train, eval := newMachine(t, g), newMachine(t, g, graph.WithEvalMode())
-	zeros := func(m *graph.Machine) (n int) {
-		require.NoError(t, m.RunAll())
-		for _, v := range numbers(t, y.Value()) {
-			if v == 0 {
-				n++
-			}
-		}
-		return n
-	}
-	for range 2 {
-		require.NotZero(t, zeros(train))
-		require.Zero(t, zeros(eval))
-	}
 }
 
 // TestRandomOpDrawsInEachRun: an op without inputs gives other numbers in each run, in Gorgonia's TestGt and here.
@@ -347,8 +282,32 @@ func TestPlan(t *testing.T) {
 		}
 	}
 	text := p.String()
-	for _, want := range []string{"sliding window", "squares gradient", "float64 (2, 21, 4, 5)", "kept", "arena", "workspace"} {
+	for _, want := range []string{"sliding window", "squares gradient", "float64 (2, 21, 4, 5)", "kept", "arena",
+		"workspace"} {
 		require.Contains(t, text, want)
 	}
 	require.Equal(t, len(p.Steps), strings.Count(text, " cpu "), text)
+}
+
+// TestReadOfSparse: the target of a Read of a sparse input gets a copy of it.
+func TestReadOfSparse(t *testing.T) {
+	g := G.NewGraph()
+	x := G.NewMatrix(g, tensor.Float64, G.WithShape(2, 2), G.WithName("x"))
+	var got G.Value
+	G.Read(x, &got)
+	v := tensor.CSCFromCoord(tensor.Shape{2, 2}, []int{0, 1}, []int{0, 1}, []float64{1, 2})
+	require.NoError(t, G.Let(x, v))
+	require.NoError(t, newMachine(t, g).RunAll())
+	require.NotSame(t, v, got)
+	require.Equal(t, []float64{1, 0, 0, 2}, got.(*tensor.CS).Dense().Data())
+}
+
+// TestReadWithoutTarget: the error names the node.
+func TestReadWithoutTarget(t *testing.T) {
+	for name, opts := range backends() {
+		g := G.NewGraph()
+		x := vector(g, "x", 1, 2)
+		G.Read(G.Must(G.Tanh(x)), nil)
+		require.ErrorContains(t, newMachine(t, g, opts...).RunAll(), "op tanh (node 1, shape (2)): the target is nil", name)
+	}
 }

@@ -35,6 +35,11 @@ func (m *Machine) build(g *G.ExprGraph) (err error) {
 		return err
 	}
 	m.beginsSums = true
+	if m.update != nil {
+		if err := m.opts.optimizer.Attach(&OptimizerState{m: m}); err != nil {
+			return err
+		}
+	}
 	m.hiddenGraph = g.Subgraph(slices.Clone(m.hidden)...)
 	m.logPlan()
 	return nil

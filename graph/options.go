@@ -29,6 +29,10 @@ type options struct {
 	sums               G.Nodes // inputs whose derivatives are summed, nil for all
 	recompute          bool
 	boundaries         G.Nodes // of WithRecompute
+
+	optimizer          Optimizer
+	hasOptimizer       bool // WithOptimizer
+	weights, gradients G.Nodes
 }
 
 // WithLogger makes the machine log to l: its plan at level Info, refused implementations at Warn, and the steps of each
@@ -126,9 +130,9 @@ func WithRecompute(boundaries ...*G.Node) Option {
 // WithGradSums turns on gradient accumulation: the derivatives of inputs add up over the machine's runs, as those of a
 // TapeMachine with gorgonia.BindDualValues do, and n.Grad is their sum. Without arguments it applies to all inputs that
 // have a derivative. So several small batches give the gradient of a large one: call RunAll for each but the last, and
-// RunAndStep for the last.
+// Step for the last.
 //
-// A sum begins with the first run, and with the run after ZeroGrads or RunAndStep. That run writes the sum, later runs
+// A sum begins with the first run, and with the run after ZeroGrads or Step. That run writes the sum, later runs
 // add to it. Gorgonia's solvers set the sum to zero after their step, with the same effect. AdamW.Step does not: call
 // ZeroGrads after it. After a failed run the sums are undefined until ZeroGrads.
 func WithGradSums(inputs ...*G.Node) Option {

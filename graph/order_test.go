@@ -1,6 +1,7 @@
 package graph_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,7 +37,8 @@ func TestStabilisedGraphs(t *testing.T) {
 	}
 }
 
-// TestRemovedInput: the stabilisation of the second cost removes 1-y, which the first cost reads, and recycles the node.
+// TestRemovedInput: the stabilisation of the second cost removes 1-y, which the first cost reads, and recycles the
+// node.
 func TestRemovedInput(t *testing.T) {
 	for later := range 4 {
 		g := G.NewGraph()
@@ -54,7 +56,13 @@ func TestRemovedInput(t *testing.T) {
 
 // TestSubgraphs: Gorgonia lists the nodes of a subgraph by their addresses.
 func TestSubgraphs(t *testing.T) {
+	n := newNetwork(t)
+	run(t, n.graph)
+	cost := numbers(t, n.cost.Value())
+	n.grad(t)
 	for range 200 {
+		require.NoError(t, testutil.Closing(graph.NewMachine(n.graph.ExactSubgraphRoots(n.cost)))(t).RunAll())
+		require.Equal(t, cost, numbers(t, n.cost.Value()))
 		g := G.NewGraph()
 		in := scalars(g, 2, 3)
 		square := G.Must(G.Square(in[0]))
@@ -73,36 +81,20 @@ func TestSubgraphs(t *testing.T) {
 		} {
 			g.UnbindAllNonInputs()
 			read = nil
-			m, err := graph.NewMachine(sub)
-			require.NoError(t, err, name)
-			require.NoError(t, m.RunAll(), name)
-			require.Equal(t, name == "whole graph", outside.Value() != nil, name)
+			run(t, sub)
 			if name == "whole graph" {
 				require.Equal(t, []float64{-12}, numbers(t, outside.Value()))
 			} else {
+				require.Nil(t, outside.Value(), name)
 				require.Equal(t, []float64{12}, numbers(t, product.Value()), name)
 			}
-			if name == "roots" || name == "exact roots" {
+			if strings.HasSuffix(name, "roots") {
 				require.Equal(t, []float64{4}, numbers(t, square.Value()), name)
 			}
 			if name != "exact roots" {
 				require.Equal(t, []float64{12}, numbers(t, read), name)
 			}
-			require.NoError(t, m.Close())
 		}
-	}
-}
-
-func TestSubgraphOfLayer(t *testing.T) {
-	n := newNetwork(t)
-	require.NoError(t, newMachine(t, n.graph).RunAll())
-	want := numbers(t, n.cost.Value())
-	n.grad(t)
-	for range 200 {
-		m := testutil.Must(graph.NewMachine(n.graph.ExactSubgraphRoots(n.cost)))(t)
-		require.NoError(t, m.RunAll())
-		require.Equal(t, want, numbers(t, n.cost.Value()))
-		require.NoError(t, m.Close())
 	}
 }
 
@@ -112,24 +104,22 @@ func TestCheckGraph(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		build   func(g *G.ExprGraph)
-		want    []string // words in the error; none for a right graph
-		refused bool     // NewMachine refuses it, too
+		want    string // a pattern of the error; none for a right graph
+		refused bool   // NewMachine refuses it, too
 	}{
 		"right": {build: func(g *G.ExprGraph) {
-			x := vector(g, "x", 2)
-			var v G.Value
-			G.Read(G.Must(G.Add(x, vector(g, "y", 2))), &v)
+			G.Read(G.Must(G.Add(vector(g, "x", 2), vector(g, "y", 2))), new(G.Value))
 			G.NewVector(g, tensor.Float64, G.WithShape(2, 1), G.WithName("column"))
 		}},
 		"equal names": {build: func(g *G.ExprGraph) { vector(g, "x", 2); vector(g, "x", 3) },
-			want: []string{`input "x" (node 0, shape (2)) and input "x" (node 1, shape (3)) have the same name`}},
+			want: `input "x" \(node 0, shape \(2\)\) and input "x" \(node 1, shape \(3\)\) have the same name`},
 		"equal hashes": {build: func(g *G.ExprGraph) { vector(g, "xksxlu", 2); vector(g, "yycfoo", 2) },
-			want: []string{`"xksxlu"`, `"yycfoo"`, "the same hash"}},
+			want: `"xksxlu".*"yycfoo".*the same hash`},
 		"no shape": {build: func(g *G.ExprGraph) { G.NewVector(g, tensor.Float64, G.WithName("x")) },
-			want: []string{`input "x"`, "no shape"}, refused: true},
+			want: `input "x".*no shape`, refused: true},
 		"rank": {build: func(g *G.ExprGraph) {
 			G.NewUniqueNode(G.WithShape(6), G.WithType(G.TensorType{Dims: 2, Of: tensor.Float64}), G.In(g), G.WithName("x"))
-		}, want: []string{`input "x"`, "rank 2", "(6)"}, refused: true},
+		}, want: `input "x".*\(6\).*rank 2`, refused: true},
 		"removed node": {build: func(g *G.ExprGraph) {
 			x, y := vector(g, "x", 2), vector(g, "y", 2)
 			G.Must(G.Add(y, y))
@@ -138,12 +128,10 @@ func TestCheckGraph(t *testing.T) {
 	} {
 		g := G.NewGraph()
 		c.build(g)
-		err := graph.CheckGraph(g)
-		if c.want == nil {
+		if err := graph.CheckGraph(g); c.want == "" {
 			require.NoError(t, err, name)
-		}
-		for _, w := range c.want {
-			require.ErrorContains(t, err, w, name)
+		} else {
+			require.Regexp(t, c.want, err.Error(), name)
 		}
 		m, err := graph.NewMachine(g)
 		require.Equal(t, c.refused, err != nil, "%s: %v", name, err)

@@ -25,6 +25,7 @@ type plan struct {
 	reads       []read
 	steps       []*step
 
+	update        *update        // by addUpdate: nil without WithOptimizer
 	halfCopies    halfCopies     // by setTypes
 	prologue      int            // by setTypes: number of first steps that cast inputs and constants
 	removedCopies G.Nodes        // by fuse: copies without a step, because their readers read the original
@@ -59,6 +60,9 @@ type planValue struct {
 	constant bool // an input of WithConstantInputs, or a cast of one
 	boundary bool // a boundary of WithRecompute: it stays in memory for the backward pass
 	updated  bool // by markUpdated: a step writes to it
+	trained  bool // by addUpdate: a weight of WithOptimizer
+
+	updateOnly bool // only the steps of the update read it
 
 	kernelReads, hostReads bool         // by dispatch: who reads it; a gorgonia.Read is a reader on the host
 	checks                 []valueCheck // by dispatch: ops that check its numbers if these come from the host

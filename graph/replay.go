@@ -6,13 +6,13 @@ import (
 )
 
 // recording returns one of the segment's recordings. There are four: for runs that begin sums and for runs that add
-// to them, each with and without a solver's step after the segment. With micro-batches these take turns.
-func (s *segment) recording(begins, follows bool) *recording {
+// to them, each with and without the update. With micro-batches these take turns.
+func (m *Machine) recording(s *segment) *recording {
 	i := 0
-	if begins && s.sums {
+	if m.beginsSums && s.sums {
 		i = 1
 	}
-	if follows {
+	if m.stepping && s.updates {
 		i += 2
 	}
 	return &s.recordings[i]
@@ -39,14 +39,15 @@ func (r *recording) drop() error {
 
 // addToSegments adds step i to the last segment, or begins one with it.
 func (m *Machine) addToSegments(i int) {
-	kernels, sums := m.steps[i].kernel != nil, m.steps[i].phase != always
+	s := m.steps[i]
+	kernels, sums, update := s.kernel != nil, s.phase == beginsSum || s.phase == continuesSum, s.phase == updates
 	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels && i != m.prologue &&
-		i != len(m.halfCopies.casts) {
+		i != len(m.halfCopies.casts) && (!update || m.segments[n-1].updates || !m.storesFirst) {
 		last := &m.segments[n-1]
-		last.to, last.sums = i+1, last.sums || sums
+		last.to, last.sums, last.updates = i+1, last.sums || sums, last.updates || update
 		return
 	}
-	m.segments = append(m.segments, segment{from: i, to: i + 1, kernels: kernels, sums: sums})
+	m.segments = append(m.segments, segment{from: i, to: i + 1, kernels: kernels, sums: sums, updates: update})
 }
 
 // runSegment runs the steps of s.
@@ -84,19 +85,20 @@ func (m *Machine) runStep(i int) (err error) {
 	return err
 }
 
-// replaySegment replays s, with the kernels of solver if it is not nil. It first records them unless there is a
-// recording for the current addresses.
-func (m *Machine) replaySegment(s *segment, solver Solver) error {
+// replaySegment replays s. It first records it unless there is a recording for the current addresses.
+func (m *Machine) replaySegment(s *segment) error {
 	steps := m.steps[s.from:s.to]
 	for _, step := range steps {
-		m.running = step
+		if m.running = step; m.skips(step) {
+			continue
+		}
 		if err := step.kernel.Prepare(m.stream, &m.work); err != nil {
 			return err
 		}
 	}
-	r := s.recording(m.beginsSums, solver != nil)
-	if r.replay == nil || r.addressChanges != m.addressChanges || r.solver != solver {
-		if err := m.record(s, r, solver); err != nil {
+	r := m.recording(s)
+	if r.replay == nil || r.addressChanges != m.addressChanges {
+		if err := m.record(s, r); err != nil {
 			return err
 		}
 	}
@@ -113,8 +115,8 @@ func (m *Machine) replaySegment(s *segment, solver Solver) error {
 	return nil
 }
 
-// record captures s into r, with the kernels of solver if it is not nil.
-func (m *Machine) record(s *segment, r *recording, solver Solver) (err error) {
+// record captures s into r.
+func (m *Machine) record(s *segment, r *recording) (err error) {
 	if err := r.drop(); err != nil {
 		return err
 	}
@@ -140,16 +142,11 @@ func (m *Machine) record(s *segment, r *recording, solver Solver) (err error) {
 		}
 	}
 	m.running = nil
-	if solver != nil {
-		if err := solver.Launch(); err != nil {
-			return err
-		}
-	}
 	launched = true
 	replay, err := m.stream.EndCapture()
 	if err != nil {
 		return fmt.Errorf("capture: %w", err)
 	}
-	*r = recording{replay, m.addressChanges, solver}
+	*r = recording{replay, m.addressChanges}
 	return nil
 }

@@ -30,13 +30,13 @@ type Plan struct {
 	Results   int // bytes of all results of kernels: the arena, if no memory were used twice
 	Host      int // bytes of all results of ops on the host
 
-	// Parts of Arena that last from run to run: the half-precision copies of inputs, and the sums of WithGradSums.
-	HalfCopies, GradSums int
+	// Parts of Arena that last from run to run: the half-precision copies of inputs, the sums of WithGradSums, and the
+	// moments of WithOptimizer.
+	HalfCopies, GradSums, Moments int
 }
 
 // Memory returns the bytes that a machine needs on its device: Arena, Workspace and Inputs. It does not count the
-// driver's own memory, what a solver keeps (for AdamW two moments of the size of the weights), or the memory of ops on
-// the host.
+// driver's own memory, what a solver outside of the machine keeps, or the memory of ops on the host.
 func (p Plan) Memory() int { return p.Arena + p.Workspace + p.Inputs }
 
 // NewPlan returns the plan by which NewMachine would run g, without allocating its memory. So a program can print how
@@ -65,7 +65,7 @@ type PlanStep struct {
 	Rule       string         // the fusion rule that made the step, "" for none
 	Replaces   G.Nodes        // the nodes whose steps it replaces
 	Recomputed bool           // a step of the forward pass, computed again for the backward pass: see WithRecompute
-	// a cast of an input or a constant; RunAndStep skips it if the solver's step has written the copy
+	// a cast of an input or a constant; Step skips it if the step before has written the copy
 	Prologue       bool
 	Implementation string // name of the backend's implementation, or "host" for an op that runs by its own Do
 	Outputs        []PlanOutput
@@ -110,7 +110,7 @@ func (p *plan) report(counts []int64) Plan {
 			if v.region != nil {
 				o.Offset = v.region.offset
 			}
-			if v.region != nil && s.phase != continuesSum { // the step before writes the same sum
+			if v.region != nil && s.phase != continuesSum && s.phase != updates { // the step before writes the same sum
 				r.Results += alignUp(v.region.bytes, p.device.Alignment)
 			}
 			if v.kind == fromHost {
@@ -130,6 +130,11 @@ func (p *plan) report(counts []int64) Plan {
 		}
 	}
 	r.HalfCopies = p.halfCopies.bytes()
+	if p.update != nil {
+		for _, m := range p.update.moments {
+			r.Moments += m.value.arg.Operand.Bytes()
+		}
+	}
 	return r
 }
 

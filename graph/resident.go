@@ -213,19 +213,7 @@ func (r *Resident) Close() error {
 	return errors.Join(errs...)
 }
 
-// AllocArgs allocates one block of memory of b for all operands, aligns each, and points their cells to it.
-func AllocArgs(b Backend, args []spec.Arg) (Memory, error) {
-	if value.IsNil(b) {
-		return nil, errNoBackend
-	}
-	m, err := allocArgs(b, args)
-	if err != nil {
-		return nil, fmt.Errorf("graph: %w", err)
-	}
-	return m, nil
-}
-
-// allocArgs is AllocArgs without the name of this package in its error.
+// allocArgs allocates one block of memory of b for all operands, aligns each, and points their cells to it.
 func allocArgs(b Backend, args []spec.Arg) (Memory, error) {
 	align, end := b.Device().Alignment, 0
 	for _, a := range args {

@@ -160,11 +160,13 @@ func (m *Machine) fillReadTargets() error {
 	return m.stream.Synchronize()
 }
 
+var errNilTarget = errors.New("the target is nil, want a *gorgonia.Value")
+
 // fillReadTarget fills the target of r, the read i.
 func (m *Machine) fillReadTarget(i int, r read) (err error) {
 	v, s := r.from, &m.state[r.from.id]
 	if r.into == nil {
-		return errors.New("the target is nil, want a *gorgonia.Value")
+		return errNilTarget
 	}
 	if v.kind == fromKernel || s.remote {
 		if m.readValues[i] == nil || *r.into != m.readValues[i] {

@@ -5,84 +5,93 @@ import (
 	"fmt"
 	"time"
 
-	G "gorgonia.org/gorgonia"
-
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 )
 
 // RunAll runs the graph once. It may be called again without Reset. On an asynchronous device it may return before the
 // work has ended; a later run or Synchronize then returns the error of that work. Once warm it allocates nothing for
 // graphs of this module's ops.
-func (m *Machine) RunAll() error { return m.runWith(nil, nil) }
+func (m *Machine) RunAll() error { return m.runWith(false) }
 
-// runWith runs the graph and, if solver is not nil, a step of solver. It times the ops if the policy says so.
-func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) error {
+// runWith runs the graph, as a Step or without the update. It times the ops if the policy says so.
+func (m *Machine) runWith(step bool) error {
 	if err := m.begin(); err != nil {
 		return err
 	}
 	defer m.use.end()
+	m.stepping = step
 	if !m.policy.Timing {
-		return m.runOnce(solver, weights)
+		return m.runOnce()
 	}
-	times, ran, err := m.timed(func() error { return m.runOnce(solver, weights) })
+	times, ran, err := m.timed(m.runOnce)
 	if err == nil {
 		m.logTimes(times, ran)
 	}
 	return err
 }
 
-// runOnce runs the graph and, if solver is not nil, a step of solver: as part of the run if that is possible, else
-// after it.
-func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
+// runOnce runs the graph.
+func (m *Machine) runOnce() (err error) {
+	begun := false // Optimizer.Begin has succeeded
 	defer func() {
 		clear(m.hostMem.owned) // what a run that failed, or an op that left its memory unused, has not released
 		if err != nil {
 			err = errors.Join(m.runError(err), m.restoreHeaders())
 		}
+		if begun {
+			m.opts.optimizer.End(err)
+		}
 	}()
 	defer recoverAsError(&err)
 	m.running = nil
 	m.run++
-	// RunAll casts again: a solver of Gorgonia may have changed the weights. RunAndStep may trust the copies.
-	skipCasts := m.halfUpToDate.Load() && (solver != nil || m.halfCopies.allConstant)
+	// RunAll casts again: a solver of Gorgonia may have changed the weights. Step may trust the copies.
+	skipCasts := m.halfUpToDate.Load() && (m.stepping || m.halfCopies.allConstant)
 	m.halfUpToDate.Store(false) // until the run has succeeded
 	for _, t := range m.train {
 		if err := setTraining(t, !m.opts.eval); err != nil {
 			return err
 		}
 	}
+	if m.stepping {
+		if err := m.beginUpdate(); err != nil {
+			return err
+		}
+		begun = true
+	}
 	moved, err := m.loadInputs()
 	if err != nil {
 		return err
 	}
+	if m.stepping {
+		if err := m.checkAddresses(); err != nil {
+			return err
+		}
+	}
 	if err := m.zeroSums(); err != nil {
 		return err
 	}
-	inRun, err := m.beginStep(solver, weights)
-	if err != nil {
-		return err
-	}
 	// A weight at a new address may have other numbers than its copy.
-	if err := m.runSegments(skipCasts && !moved, inRun); err != nil {
+	if err := m.runSegments(skipCasts && !moved); err != nil {
 		return err
 	}
-	m.beginsSums = false // if End or storeResults fails, the sums are undefined until ZeroGrads
-	if inRun != nil {
-		if err := inRun.End(weights); err != nil {
-			return err
-		}
-	}
+	m.beginsSums = false // if checkNorm or storeResults fails, the sums are undefined until ZeroGrads
 	m.running = nil
-	if err := m.storeResults(); err != nil {
-		return err
-	}
-	if solver != nil && inRun == nil { // the gradients have values only now
-		if err := solver.Step(weights); err != nil {
+	if m.stepping {
+		if err := m.checkNorm(); err != nil {
 			return err
 		}
 	}
-	m.beginsSums = solver != nil // a step ends the sums
-	m.halfUpToDate.Store(m.halfCopies.allConstant || solver != nil && m.halfCopies.writtenBy(weights))
+	if !m.stepping || !m.storesFirst {
+		if err := m.storeResults(); err != nil {
+			return err
+		}
+	}
+	if m.stepping {
+		m.zeroDuals()
+	}
+	m.beginsSums = m.stepping // a step ends the sums
+	m.halfUpToDate.Store(m.halfCopies.allConstant || m.stepping && m.update.writesAllCopies(&m.halfCopies))
 	m.warm = true
 	return nil
 }
@@ -92,6 +101,9 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 func (m *Machine) loadInputs() (moved bool, err error) {
 	before := m.addressChanges
 	for _, v := range m.inputs {
+		if v.updateOnly && !m.stepping {
+			continue
+		}
 		if err := m.load(v); err != nil {
 			return false, fmt.Errorf("%s: %w", v.name, err)
 		}
@@ -99,48 +111,27 @@ func (m *Machine) loadInputs() (moved bool, err error) {
 	return m.addressChanges != before, nil
 }
 
-// beginStep begins the step of solver, if it can be part of the run, and returns solver then. It returns nil if solver
-// is nil or its step has to come after the run.
-func (m *Machine) beginStep(solver Solver, weights []G.ValueGrad) (inRun Solver, err error) {
-	if solver == nil || !m.warm { // before the first run, results of ops on the host do not exist: the step comes after it
-		return nil, nil
-	}
-	if err := m.setValuesBeforeRun(); err != nil { // the solver reads the gradients where this run writes them
-		return nil, err
-	}
-	if len(m.reads) > 0 || !m.inPlace(weights) { // a run whose Read fails must not have taken a step
-		return nil, nil
-	}
-	if err := solver.Begin(weights); err != nil {
-		return nil, err
-	}
-	return solver, nil
-}
-
-// runSegments runs all steps and then the kernels of solver, if it is not nil. If skipCasts, it skips the casts of
-// weights.
-func (m *Machine) runSegments(skipCasts bool, solver Solver) error {
+// runSegments runs all steps. If skipCasts, it skips the casts of weights.
+func (m *Machine) runSegments(skipCasts bool) error {
 	for i := range m.segments {
 		s := &m.segments[i]
 		var err error
+		if m.stepping && m.storesFirst && s.updates && (i == 0 || !m.segments[i-1].updates) {
+			m.running = nil
+			if err := m.storeResults(); err != nil {
+				return err
+			}
+		}
 		switch {
 		case skipCasts && m.halfCopies.castsOnly(s.to):
 		case s.kernels && m.opts.capture && m.warm && !m.device.Host && !m.opts.watches():
-			var follows Solver
-			if i == len(m.segments)-1 {
-				follows, solver = solver, nil
-			}
-			err = m.replaySegment(s, follows)
+			err = m.replaySegment(s)
 		default:
 			err = m.runSegment(s)
 		}
 		if err != nil {
 			return err
 		}
-	}
-	m.running = nil
-	if solver != nil {
-		return solver.Launch()
 	}
 	return nil
 }
@@ -229,21 +220,4 @@ func (m *Machine) timed(run func() error) (times []time.Duration, ran []bool, er
 		last = e
 	}
 	return times, ran, nil
-}
-
-// inPlace reports whether a run writes the gradients to the values that the nodes show before it. It does not for a
-// gradient that an op on the host computes, or that a TapeMachine has left in an input to be added to: these are known
-// only after the run.
-func (m *Machine) inPlace(weights []G.ValueGrad) bool {
-	for _, w := range weights {
-		n, ok := w.(*G.Node)
-		if !ok || n == nil || n.Deriv() == nil {
-			return false
-		}
-		v := m.valueByNode[n.Deriv()]
-		if g, err := n.Grad(); v == nil || v.kind != fromKernel || err != nil || g != m.state[v.id].shown {
-			return false
-		}
-	}
-	return true
 }

@@ -14,6 +14,7 @@ const (
 	always       sumPhase = iota
 	beginsSum             // in runs that begin the sums: it writes the derivative to its sum
 	continuesSum          // in all other runs: it adds the derivative to its sum
+	updates               // in a Step
 )
 
 // addGradSums adds a sum for each derivative. It lasts from run to run, and the derivative's node shows it. After the

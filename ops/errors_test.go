@@ -235,17 +235,9 @@ func TestOpErrors(t *testing.T) {
 		{gated(f(1, 2, 3, 1)), "gated sum: no branches"},
 		{gated(nil, kv), "gated sum: gates is nil"},
 
-		{apply(optimizer.Update{}, f(optimizer.HyperLen)),
-			"adamw: 1 inputs, want the numbers of the step and 4 for each of 0 tensors"},
-		{apply(optimizer.Update{DecayMask: "2"}, f(optimizer.HyperLen), w, w, w, w),
-			"adamw: decay of tensor 0 is '2', want '0' or '1'"},
-		{apply(optimizer.Update{DecayMask: "1", Copies: ops.BFloat16}, f(optimizer.HyperLen), w, w, w, w),
-			"adamw: 5 inputs, want the numbers of the step and 5 for each of 1 tensors"},
 		{apply(spec.Cast{To: tensor.Float64}, w), "cast: from float64 to float64, want float32 on one side and half precision on the other"},
 		{apply(spec.Cast{To: ops.BFloat16}, f32(2)), "cast: no op of a graph"},
-		{apply(optimizer.Update{DecayMask: "1"}, f(7), w, w, w, w), "adamw: hyper is float64 (7), want float64 (10)"},
-		{apply(optimizer.Update{DecayMask: "1"}, f(optimizer.HyperLen), w, w, w, f(5, 4)),
-			"adamw: v 0 has shape (5, 4), want (4, 5)"},
+		{apply(optimizer.GradNorm{}, f(optimizer.HyperLen), w), "gradient norm: no op of a graph"},
 
 		{window(f(1, 10, 12, 8), f(1, 10, 5, 8), f(1, 10, 5, 8), 4),
 			"ops: sliding window: heads 12 not a multiple of kv heads 5"},

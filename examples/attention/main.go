@@ -80,7 +80,12 @@ func run(args []string, w io.Writer) (err error) {
 		return err
 	}
 
-	machine, err := graph.NewMachine(g, graph.WithBackend(backend), graph.WithPrecision(p), graph.WithKeep(loss))
+	solver, err := optim.NewAdamW(optim.WithLR(1e-2))
+	if err != nil {
+		return err
+	}
+	machine, err := graph.NewMachine(g, graph.WithBackend(backend), graph.WithPrecision(p), graph.WithKeep(loss),
+		graph.WithOptimizer(solver, layer.Learnables()...))
 	if err != nil {
 		return err
 	}
@@ -99,13 +104,8 @@ func run(args []string, w io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, weights.Close()) }()
-	solver, err := optim.NewAdamW(optim.WithLR(1e-2), optim.WithMachine(machine))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, solver.Close()) }()
 	for step := range 5 {
-		if err := machine.RunAll(); err != nil {
+		if err := machine.Step(); err != nil {
 			return err
 		}
 		v, err := graph.HostValue(loss.Value())
@@ -113,9 +113,6 @@ func run(args []string, w io.Writer) (err error) {
 			return err
 		}
 		fmt.Fprintf(w, "Machine, step %d: %v\n", step, v)
-		if err := solver.Step(G.NodesToValueGrads(layer.Learnables())); err != nil {
-			return err
-		}
 	}
 	fmt.Fprintln(w, machine.Plan())
 	return nil

@@ -50,8 +50,8 @@ type kernel struct {
 	graph.Kernel    // nil for a cast
 	in, out         []spec.Arg
 	wideIn, wideOut []spec.Arg
-	tensors         []optimizer.Tensor[spec.Arg] // of AdamWOp with Copies
-	bound           []cpu.Buf                    // cells at the last Prepare
+	copies          [][2]spec.Arg // of an update: copy and weight
+	bound           []cpu.Buf     // cells at the last Prepare
 }
 
 func bind(b graph.Backend, s graph.Call, in, out []spec.Arg) (graph.Kernel, error) {
@@ -71,15 +71,29 @@ func bind(b graph.Backend, s graph.Call, in, out []spec.Arg) (graph.Kernel, erro
 	switch op := s.Spec.(type) {
 	case spec.Cast:
 		return k, nil
-	case optimizer.Update:
+	case optimizer.AdamW: // in place; the CPU's has no copies
+		s.Spec, k.wideIn, k.wideOut = optimizer.AdamW{Decay: op.Decay}, in, out
 		if spec.IsHalf(op.Copies) {
-			s.Spec = optimizer.Update{DecayMask: op.DecayMask, MuonMask: op.MuonMask}
-			_, k.tensors = optimizer.Split(op, in)
-			k.wideIn = k.wideIn[:1:1]
-			for _, t := range k.tensors {
-				k.wideIn = append(k.wideIn, t.Weight, t.Grad, t.M, t.V)
+			_, _, tensors := optimizer.SplitAdamW(op, in)
+			k.wideIn, k.wideOut = in[:2:2], nil
+			for _, t := range tensors {
+				k.wideIn, k.wideOut = append(k.wideIn, t.Weight, t.Grad, t.M, t.V), append(k.wideOut, t.M, t.V)
+				k.copies = append(k.copies, [2]spec.Arg{t.Copy, t.Weight})
 			}
 		}
+	case optimizer.Muon:
+		s.Spec, k.wideIn, k.wideOut = optimizer.Muon{Decay: op.Decay}, in, out
+		if spec.IsHalf(op.Copies) {
+			_, _, tensors := optimizer.SplitMuon(op, in)
+			k.wideIn, k.wideOut = in[:2:2], nil
+			for _, t := range tensors {
+				k.wideIn, k.wideOut = append(k.wideIn, t.Weight, t.Grad, t.M), append(k.wideOut, t.M)
+				k.copies = append(k.copies, [2]spec.Arg{t.Copy, t.Weight})
+			}
+		}
+	}
+	if k.copies != nil {
+		s.In, s.Out = operands(k.wideIn), operands(k.wideOut)
 	}
 	var err error
 	k.Kernel, err = b.Offers(s)[0].Bind(s, k.wideIn, k.wideOut)
@@ -145,7 +159,7 @@ func (k *kernel) compute(s graph.Stream, work *cpu.Buf) error {
 		move(k.out[0], k.in[0])
 		return nil
 	}
-	if k.tensors == nil {
+	if k.copies == nil {
 		for i, a := range k.in {
 			move(k.wideIn[i], a)
 		}
@@ -153,13 +167,13 @@ func (k *kernel) compute(s graph.Stream, work *cpu.Buf) error {
 	if err := k.Kernel.Launch(s, work); err != nil {
 		return err
 	}
-	for i, a := range k.out {
-		move(a, k.wideOut[i])
-	}
-	for _, t := range k.tensors {
-		if t.Copy.Buf.Bytes() > 0 {
-			move(t.Copy, t.Weight)
+	if k.copies == nil {
+		for i, a := range k.out {
+			move(a, k.wideOut[i])
 		}
+	}
+	for _, c := range k.copies {
+		move(c[0], c[1])
 	}
 	return nil
 }
@@ -184,4 +198,12 @@ func move(to, from spec.Arg) {
 // halves returns the memory of an operand in half precision.
 func halves(a spec.Arg) []uint16 {
 	return unsafe.Slice((*uint16)(a.Pointer()), a.Elements())
+}
+
+func operands(args []spec.Arg) []spec.Operand {
+	list := make([]spec.Operand, len(args))
+	for i, a := range args {
+		list[i] = a.Operand
+	}
+	return list
 }

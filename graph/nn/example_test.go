@@ -104,7 +104,8 @@ func ExampleWithCuSeqlens() {
 	}
 	x := G.NewTensor(g, tensor.Float32, 3, G.WithName("x"), G.WithValue(tensor.New(tensor.WithShape(1, 64, 32),
 		tensor.WithBacking(same))))
-	boundaries := tensor.New(tensor.WithBacking([]int32{0, 32, 64, 64, 64})) // up to four documents; the last two are empty
+	// up to four documents; the last two are empty
+	boundaries := tensor.New(tensor.WithBacking([]int32{0, 32, 64, 64, 64}))
 	cuSeqlens := G.NewVector(g, tensor.Int32, G.WithName("cu_seqlens"), G.WithValue(boundaries))
 	layer, err := nn.NewNSA(g, "attn.", config, nn.Random(tensor.Float32, 1))
 	check(err)

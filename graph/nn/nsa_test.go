@@ -3,6 +3,7 @@ package nn
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,7 +12,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/internal/memory"
+	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -24,67 +25,57 @@ func nsaConfig() NSAConfig {
 }
 
 func TestNSAConfigRefuses(t *testing.T) {
-	for _, c := range []struct {
-		change  func(*NSAConfig)
-		message string
-	}{
-		{func(c *NSAConfig) { c.Dim = 0 }, "dim is 0"},
-		{func(c *NSAConfig) { c.Dim = 1 << 50 }, "dim is 1125899906842624"},
-		{func(c *NSAConfig) { c.KVHeads, c.Heads, c.KeyDim = 1<<20, 1<<20, 1<<22 }, "parameter wq.weight of shape (4398046511104, 6)"},
-		{func(c *NSAConfig) { c.RoPEBase = math.Inf(1) }, "rope base is +Inf"},
-		{func(c *NSAConfig) { c.ValueDim = -2 }, "value dim is -2"},
-		{func(c *NSAConfig) { c.KVHeads = 3 }, "heads 4 not a multiple"},
-		{func(c *NSAConfig) { c.KeyDim = 5 }, "key dim 5"},
-		{func(c *NSAConfig) { c.Stride = 3 }, "stride d = 3"},
-		{func(c *NSAConfig) { c.Phi = "max" }, `phi is "max"`},
-		{func(c *NSAConfig) { c.Phi = PhiMLP }, "phi hidden is 0"},
-		{func(c *NSAConfig) { c.GateActivation = "tanh" }, `gate activation is "tanh"`},
-		{func(c *NSAConfig) { c.RoPEBase = 0.5 }, "rope base is 0.5"},
+	for message, change := range map[string]func(*NSAConfig){
+		"dim is 0":                func(c *NSAConfig) { c.Dim = 0 },
+		"dim is 1125899906842624": func(c *NSAConfig) { c.Dim = 1 << 50 },
+		"parameter wq.weight of shape (4398046511104, 6)": func(c *NSAConfig) {
+			c.Heads, c.KVHeads, c.KeyDim = 1<<20, 1<<20, 1<<22
+		},
+		"rope base is +Inf":         func(c *NSAConfig) { c.RoPEBase = math.Inf(1) },
+		"value dim is -2":           func(c *NSAConfig) { c.ValueDim = -2 },
+		"heads 4 not a multiple":    func(c *NSAConfig) { c.KVHeads = 3 },
+		"key dim 5":                 func(c *NSAConfig) { c.KeyDim = 5 },
+		"stride d = 3":              func(c *NSAConfig) { c.Stride = 3 },
+		`phi is "max"`:              func(c *NSAConfig) { c.Phi = "max" },
+		"phi hidden is 0":           func(c *NSAConfig) { c.Phi = PhiMLP },
+		`gate activation is "tanh"`: func(c *NSAConfig) { c.GateActivation = "tanh" },
+		"rope base is 0.5":          func(c *NSAConfig) { c.RoPEBase = 0.5 },
 	} {
 		config := nsaConfig()
 		require.NoError(t, config.Validate())
-		c.change(&config)
-		require.ErrorContains(t, config.Validate(), "nn: nsa: "+c.message)
-		require.ErrorContains(t, testutil.Err(NewNSA(G.NewGraph(), "attn.", config, Random(tensor.Float64, 1))), "nn: nsa: "+c.message)
+		change(&config)
+		require.ErrorContains(t, config.Validate(), "nn: nsa: "+message)
+		require.ErrorContains(t, testutil.Err(NewNSA(G.NewGraph(), "attn.", config, Random(tensor.Float64, 1))),
+			"nn: nsa: "+message)
 	}
 }
 
 func TestNSARefuses(t *testing.T) {
 	g := G.NewGraph()
-	require.ErrorContains(t, testutil.Err(NewNSA(nil, "", nsaConfig(), Random(tensor.Float64, 1))), "nil graph")
-	require.ErrorContains(t, testutil.Err(NewNSA(g, "a.", nsaConfig(), Values(nil))), "no value for")
-	wrong := map[string]*tensor.Dense{"a.wq.weight": tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(6, 16))}
-	require.ErrorContains(t, testutil.Err(NewNSA(g, "a.", nsaConfig(), Values(wrong))), "a.wq.weight: value of shape (6, 16)")
-	require.ErrorContains(t, testutil.Err(NewNSA(g, "a.", nsaConfig(), Random(tensor.Int32, 1))), "type int32")
-
 	l := testutil.Must(NewNSA(g, "b.", nsaConfig(), Random(tensor.Float64, 1)))(t)
-	require.ErrorContains(t, testutil.Err(NewNSA(g, "b.", nsaConfig(), Random(tensor.Float64, 2))), "a node of that name")
-	require.ErrorContains(t, testutil.Err(l.Apply(nil)), "x is nil")
-	require.ErrorContains(t, testutil.Err(l.Apply(G.NewTensor(g, tensor.Float64, 3, G.WithShape(1, 8, 7), G.WithName("x")))), "(1, 8, 7)")
-	require.ErrorContains(t, testutil.Err(l.Apply(G.NewTensor(g, tensor.Float32, 3, G.WithShape(1, 8, 6), G.WithName("x32")))), "nn: nsa b.: linear")
-}
-
-func TestParamRefuses(t *testing.T) {
-	p := Param{Name: "w", Shape: tensor.Shape{2}}
-	for _, b := range []*Builder{NewBuilder(nil, []Param{p}, Random(tensor.Float32, 1)), NewBuilder(G.NewGraph(), []Param{p}, nil)} {
-		require.Nil(t, b.Param("w"))
-		require.ErrorContains(t, b.Err(), "nil graph")
+	x := func(dt tensor.Dtype, dim int) *G.Node {
+		return G.NewTensor(g, dt, 3, G.WithShape(1, 8, dim), G.WithName(fmt.Sprint("x", dt, dim)))
 	}
-	require.ErrorContains(t, NewShapeBuilder(G.NewGraph(), []Param{p}, tensor.Int32).Err(), "type int32")
-	require.ErrorContains(t, NewShapeBuilder(G.NewGraph(), []Param{p}, tensor.Dtype{}).Err(), "type none")
-	negative := NewShapeBuilder(G.NewGraph(), []Param{{Name: "w", Shape: tensor.Shape{-3, 8}}}, tensor.Float32)
-	negative.Param("w")
-	require.ErrorContains(t, negative.Err(), "w: shape (-3, 8)")
-	for _, shape := range []tensor.Shape{{-2}, {0}, {-3, -4}} {
-		require.ErrorContains(t, testutil.Err(Param{Name: "w", Shape: shape}.New(tensor.Float32, 1)), "at least 1")
+	wrong := map[string]*tensor.Dense{"a.wq.weight": tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(6, 16))}
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{testutil.Err(NewNSA(nil, "", nsaConfig(), Random(tensor.Float64, 1))), "nil graph"},
+		{testutil.Err(NewNSA(g, "a.", nsaConfig(), Values(nil))), "no value for"},
+		{testutil.Err(NewNSA(g, "a.", nsaConfig(), Values(wrong))), "a.wq.weight: value of shape (6, 16)"},
+		{testutil.Err(NewNSA(g, "a.", nsaConfig(), Random(tensor.Int32, 1))), "type int32"},
+		{testutil.Err(NewNSA(g, "b.", nsaConfig(), Random(tensor.Float64, 2))), "a node of that name"},
+		{testutil.Err(l.Apply(nil)), "x is nil"},
+		{testutil.Err(l.Apply(x(tensor.Float64, 7))), "(1, 8, 7)"},
+		{testutil.Err(l.Apply(x(tensor.Float32, 6))), "nn: nsa b.: linear"},
+		{testutil.Err(l.Apply(x(tensor.Float64, 6), nil)), "b.: nil option"},
+		{testutil.Err(l.Apply(x(tensor.Float64, 6),
+			WithCuSeqlens(G.NewVector(g, tensor.Int32, G.WithShape(1), G.WithName("few"))))),
+			"nsa b.: document table: cu_seqlens has 1"},
+	} {
+		require.ErrorContains(t, c.err, c.want)
 	}
-	for _, shape := range []tensor.Shape{{1 << 40, 1 << 40}, {1 << 32, 1 << 32}, {1 << 62, 4}, {math.MaxInt}} {
-		require.ErrorContains(t, testutil.Err(Param{Name: "w", Shape: shape}.New(tensor.Float32, 1)), "too large")
-	}
-	if total, _ := memory.Total(); total > 0 {
-		require.ErrorIs(t, testutil.Err(Param{Name: "w", Shape: tensor.Shape{1 << 24, 1 << 24}}.New(tensor.Float64, 1)), memory.ErrTooMuch)
-	}
-	require.Equal(t, float32(1), testutil.Must(Param{Name: "w", Init: Ones()}.New(tensor.Float32, 1))(t).Data())
 }
 
 func TestRandomValues(t *testing.T) {
@@ -117,72 +108,64 @@ func TestRandomValues(t *testing.T) {
 	}
 }
 
-// TestNSAGradients compares the gradients of all parameters and of the input with central differences. The selection has no
-// gradient: it must be the same at all points that are compared.
-func TestNSAGradients(t *testing.T) {
-	mlp, softmax := nsaConfig(), nsaConfig()
-	mlp.Phi, mlp.PhiHidden = PhiMLP, 3
-	softmax.GateActivation = GateSoftmax
-	without := nsaConfig()
-	without.NoSelected = true
-	for name, config := range map[string]NSAConfig{"mean": nsaConfig(), "mlp": mlp, "softmax": softmax, "without selected": without} {
-		t.Run(name, func(t *testing.T) { checkNSAGradients(t, config) })
-	}
-}
-
 // layerOn returns a layer of c on x, an input of normal random numbers.
 func layerOn(t *testing.T, c NSAConfig, batch, seq int) (x *G.Node, l *NSA, parts NSAParts) {
 	t.Helper()
-	g := G.NewGraph()
-	x = normal(g, "x", 1, batch, seq, c.Dim)
-	l = testutil.Must(NewNSA(g, "attn.", c, Random(tensor.Float64, 4)))(t)
+	x = normal(G.NewGraph(), "x", 1, batch, seq, c.Dim)
+	l = testutil.Must(NewNSA(x.Graph(), "attn.", c, Random(tensor.Float64, 4)))(t)
 	return x, l, testutil.Must(l.ApplyParts(x))(t)
 }
 
 func normal(g *G.ExprGraph, name string, seed uint64, shape ...int) *G.Node {
-	v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(testutil.Normal(seed, tensor.Shape(shape).TotalSize())))
-	return G.NewTensor(g, tensor.Float64, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
+	v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(testutil.Normal(seed, tensor.ProdInts(shape))))
+	return G.NodeFromAny(g, v, G.WithName(name))
 }
 
-func checkNSAGradients(t *testing.T, config NSAConfig) {
-	x, l, parts := layerOn(t, config, 1, 29)
-	g, y := x.Graph(), parts.Output
-	require.Equal(t, x.Shape(), y.Shape())
-	cost := G.Must(G.Sum(G.Must(G.HadamardProd(y, normal(g, "r", 2, x.Shape()...)))))
-	wrt := append(G.Nodes{x}, l.Learnables()...)
-	testutil.Must(graph.Grad(cost, wrt...))(t)
-	require.NoError(t, graph.CheckGraph(g))
-
-	keep := G.Nodes{cost}
-	if !config.NoSelected {
-		keep = append(keep, parts.Blocks)
-	}
-	m := testutil.Closing(graph.NewMachine(g, graph.WithKeep(keep...)))(t)
-	run := func() (float64, string) {
-		require.NoError(t, m.RunAll())
-		m.Reset()
-		blocks := ""
-		for _, n := range keep[1:] {
-			blocks = fmt.Sprint(n.Value().Data())
-		}
-		return float64(*cost.Value().(*G.F64)), blocks
-	}
-	_, frozen := run()
-	want := map[string][]float64{}
-	for _, p := range wrt {
-		want[p.Name()] = append([]float64(nil), testutil.Must(p.Grad())(t).Data().([]float64)...)
-	}
-	for _, p := range wrt {
-		data := p.Value().Data().([]float64)
-		at := append([]float64(nil), data...)
-		numeric := testutil.CentralDifference(func(x []float64) float64 {
-			copy(data, x)
-			cost, selected := run()
-			require.Equal(t, frozen, selected, "the selection has changed: another seed is needed")
-			return cost
-		}, at, 1e-5)
-		copy(data, at)
-		testutil.Within(t, "gradient of "+p.Name(), want[p.Name()], numeric, 1e-6)
+// TestNSAGradients compares the gradients of all parameters and of the input with central differences. The selection
+// has no gradient: it must be the same at all points that are compared.
+func TestNSAGradients(t *testing.T) {
+	for name, change := range map[string]func(*NSAConfig){
+		"mean": func(*NSAConfig) {}, "mlp": func(c *NSAConfig) { c.Phi, c.PhiHidden = PhiMLP, 3 },
+		"softmax":          func(c *NSAConfig) { c.GateActivation = GateSoftmax },
+		"without selected": func(c *NSAConfig) { c.NoSelected = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := nsaConfig()
+			change(&config)
+			x, l, parts := layerOn(t, config, 1, 29)
+			g, keep := x.Graph(), G.Nodes{parts.Blocks}
+			require.Equal(t, x.Shape(), parts.Output.Shape())
+			cost := G.Must(G.Sum(G.Must(G.HadamardProd(parts.Output, normal(g, "r", 2, x.Shape()...)))))
+			wrt := append(G.Nodes{x}, l.Learnables()...)
+			testutil.Must(graph.Grad(cost, wrt...))(t)
+			require.NoError(t, graph.CheckGraph(g))
+			if config.NoSelected {
+				keep = nil
+			}
+			m := testutil.Closing(graph.NewMachine(g, graph.WithKeep(append(keep, cost)...)))(t)
+			run := func() (blocks string) {
+				require.NoError(t, m.RunAll())
+				for _, n := range keep {
+					blocks = fmt.Sprint(n.Value().Data())
+				}
+				return blocks
+			}
+			frozen, got := run(), [][]float64(nil)
+			for _, p := range wrt {
+				got = append(got, testutil.Floats(t, testutil.Must(p.Grad())(t).Data()))
+			}
+			for i, p := range wrt {
+				data := p.Value().Data().([]float64)
+				at := slices.Clone(data)
+				numeric := testutil.CentralDifference(func(x []float64) float64 {
+					copy(data, x)
+					require.Equal(t, frozen, run(), "the selection has changed: another seed is needed")
+					return cost.Value().Data().(float64)
+				}, at, 1e-5)
+				copy(data, at)
+				testutil.Within(t, "gradient of "+p.Name(), got[i], numeric, 1e-6)
+			}
+		})
 	}
 }
 
@@ -193,45 +176,33 @@ func TestNSAParts(t *testing.T) {
 		c := nsaConfig()
 		c.NoSelected = without
 		x, l, p := layerOn(t, c, batch, seq)
-		branches := G.Nodes{p.Compressed, p.Selected, p.Window}
-		keep := G.Nodes{p.Gates, p.Compressed, p.Selected, p.Window, p.Blocks}
+		branches, keep := G.Nodes{p.Compressed, p.Selected, p.Window}, G.Nodes{p.Blocks}
 		if without {
 			require.Nil(t, p.Selected)
 			require.Nil(t, p.Blocks)
 			for _, learnable := range l.Learnables() {
 				require.NotContains(t, learnable.Name(), "_sel")
 			}
-			branches, keep = G.Nodes{p.Compressed, p.Window}, G.Nodes{p.Gates, p.Compressed, p.Window}
+			branches, keep = G.Nodes{p.Compressed, p.Window}, nil
 		}
-		m := testutil.Closing(graph.NewMachine(x.Graph(), graph.WithKeep(keep...)))(t)
+		m := testutil.Closing(graph.NewMachine(x.Graph(), graph.WithKeep(append(append(keep, p.Gates), branches...)...)))(t)
 		require.NoError(t, m.RunAll())
-
 		if !without {
 			require.Equal(t, tensor.Shape{batch, seq, c.KVHeads, c.TopN}, p.Blocks.Value().Shape())
 			require.Equal(t, []int32{0, -1, -1, -1}, p.Blocks.Value().Data().([]int32)[:c.TopN])
 		}
-		n := len(branches)
-		require.Equal(t, tensor.Shape{batch, seq, c.Heads, n}, p.Gates.Value().Shape())
-		gates := p.Gates.Value().Data().([]float64)
-		sum := make([]float64, batch*seq*c.Heads*c.ValueDim) // [B,S,Hq,Dv]
-		for i, branch := range branches {
+		tensorOf := func(n *G.Node) *ref.Tensor {
+			return ref.From(testutil.Floats(t, n.Value().Data()), n.Value().Shape()...)
+		}
+		var outputs []*ref.Tensor
+		for _, branch := range branches {
 			require.Equal(t, tensor.Shape{batch, seq, c.Heads, c.ValueDim}, branch.Value().Shape())
-			for j, o := range branch.Value().Data().([]float64) {
-				sum[j] += gates[j/c.ValueDim*n+i] * o
-			}
+			outputs = append(outputs, tensorOf(branch))
 		}
-		width, wo := c.Heads*c.ValueDim, l.Learnables()[len(l.Learnables())-1].Value().Data().([]float64)
-		var want []float64
-		for row := range batch * seq {
-			for out := range c.Dim {
-				y := 0.0
-				for j := range width {
-					y += sum[row*width+j] * wo[out*width+j]
-				}
-				want = append(want, y)
-			}
-		}
-		testutil.Within(t, "output", p.Output.Value().Data().([]float64), want, 1e-12)
+		require.Equal(t, tensor.Shape{batch, seq, c.Heads, len(branches)}, p.Gates.Value().Shape())
+		heads := ref.GatedSum(tensorOf(p.Gates), outputs...).Reshape(batch, seq, c.Heads*c.ValueDim)
+		want := ref.Linear(heads, tensorOf(l.Learnables()[len(l.Learnables())-1]), nil)
+		testutil.Within(t, "output", testutil.Floats(t, p.Output.Value().Data()), want.Data, 1e-12)
 	}
 }
 
@@ -274,7 +245,8 @@ func TestForeignCache(t *testing.T) {
 			PageTable: G.NewMatrix(g, tensor.Int32, G.WithShape(1, 3), G.WithName("pages")),
 		}
 		_, err := l.Decode(G.NewTensor(g, tensor.Float64, 3, G.WithShape(1, 1, c.Dim), G.WithName("x")), cache)
-		parts := testutil.Must(l.ApplyParts(G.NewTensor(g, tensor.Float64, 3, G.WithShape(1, 6, c.Dim), G.WithName("prompt"))))(t)
+		parts := testutil.Must(l.ApplyParts(G.NewTensor(g, tensor.Float64, 3, G.WithShape(1, 6, c.Dim),
+			G.WithName("prompt"))))(t)
 		_, fillErr := l.Fill(parts, cache)
 		if name == "" || name == "a shorter window" {
 			require.NoError(t, err, name)

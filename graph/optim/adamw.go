@@ -1,8 +1,8 @@
 // Package optim trains the weights of a graph: AdamW, Muon for matrices, schedules of the learning rate, and the loss
 // scale of fp16.
 //
-// An AdamW is a gorgonia.Solver for any VM. For a graph.Machine it is also a graph.Solver: the machine can record a run
-// and the step together.
+// An AdamW is a gorgonia.Solver for any VM. In a graph.Machine made with graph.WithOptimizer its step is part of the
+// plan: the machine runs, records and replays both as one.
 package optim
 
 import (
@@ -11,18 +11,20 @@ import (
 	"math"
 
 	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
-	"github.com/gorgonia-nsa/nsa/internal/value"
+	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
 )
 
 // ErrNotFinite is the error of a step whose gradients have NaN, Inf, or a sum of squares that is too large.
-var ErrNotFinite = errors.New("gradients are not finite")
+var ErrNotFinite = graph.ErrNotFinite
 
-// AdamW is a gorgonia.Solver: Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101). The gradients
-// are first scaled down to a bound of their global norm. Step t, counted from 1, is, for each weight p and gradient g,
+// AdamW is a graph.Optimizer and a gorgonia.Solver: Adam with decoupled weight decay (Loshchilov and Hutter, arXiv
+// 1711.05101). The gradients are first scaled down to a bound of their global norm. Step t, counted from 1, is, for
+// each weight p and gradient g,
 //
 //	g = g * min(1, clip / (norm + 1e-6))     norm over the gradients of all weights
 //	m = beta1 m + (1-beta1) g                v = beta2 v + (1-beta2) g²
@@ -30,9 +32,10 @@ var ErrNotFinite = errors.New("gradients are not finite")
 //
 // Weights of WithMuon take another step, with the same gradients, learning rate and decay.
 //
-// A step changes the weights in place. m and v are in memory of the solver's backend, in the weights' type. A step
-// allocates nothing once warm. The first step fixes the weights: later steps want the same number, in the same order,
-// of the same names, types and shapes. Their values may have moved to other addresses.
+// A step changes the weights in place. m and v are in memory of the machine that takes the steps, in the weights' type:
+// of the machine of graph.WithOptimizer, or else of one of the solver's own, which the first Step makes. Step wants the
+// same weights each time: the same number, in the same order, of the same names, types and shapes. Their values may
+// have moved to other addresses.
 //
 // A step does not change gradients, with one exception: as Gorgonia's solvers do, it sets gradients to zero that a
 // TapeMachine with gorgonia.BindDualValues adds up over its runs.
@@ -44,13 +47,13 @@ var ErrNotFinite = errors.New("gradients are not finite")
 type AdamW struct {
 	options adamWOptions
 	closed  bool
-	begun   bool    // Begin has succeeded, End has not followed yet
 	lr      float64 // set by SetLR
 	scale   float64 // scale of the gradients; 0 means 1
 	step    int     // steps taken
 
-	bound   *boundAdamW      // nil before the first step
-	pending safetensors.File // set by SetState before the first step
+	state   *graph.OptimizerState // of the machine that takes the steps; nil before it is made
+	own     *ownMachine           // of Step
+	pending safetensors.File      // set by SetState before there is a machine
 }
 
 // NewAdamW returns a solver that has taken no step.
@@ -65,22 +68,7 @@ func NewAdamW(opts ...AdamWOption) (_ *AdamW, err error) {
 		}
 		opt(&s.options)
 	}
-	o := &s.options
-	if err := o.validate(); err != nil {
-		return nil, err
-	}
-	switch {
-	case !o.givenMachine:
-		o.machine, err = graph.NewMachine(G.NewGraph(), graph.WithPolicy(graph.Policy{}))
-	case o.machine == nil:
-		err = errors.New("the machine of WithMachine is nil")
-	case o.machine.Stream() == nil:
-		err = errors.New("the machine of WithMachine is closed")
-	}
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
+	return s, s.options.validate()
 }
 
 // SetLR sets the learning rate of all later steps and removes the schedule. It allocates nothing.
@@ -119,108 +107,61 @@ func (s *AdamW) UncountStep() { s.step = max(0, s.step-1) }
 // Steps returns the number of steps taken.
 func (s *AdamW) Steps() int { return s.step }
 
-// Step implements gorgonia.Solver. Errors name the weight. After an error the weights are unchanged and the step does
-// not count. Errors are: a weight without a value or a gradient; a weight that is not in the backend's memory, has
-// another shape than before, or shares memory with another one; gradients whose norm is not finite.
-func (s *AdamW) Step(weights []G.ValueGrad) error {
-	if m := s.options.machine; m != nil {
-		defer m.Refresh()
-	}
-	if err := s.Begin(weights); err != nil {
-		return err
-	}
-	if err := s.Launch(); err != nil {
-		return err
-	}
-	return s.End(weights)
+var (
+	_ G.Solver        = (*AdamW)(nil)
+	_ graph.Optimizer = (*AdamW)(nil)
+
+	errClosed = errors.New("closed")
+	errZero   = errors.New("make the solver by NewAdamW")
+)
+
+// Rule implements graph.Optimizer.
+func (s *AdamW) Rule(name string, shape tensor.Shape) (muon, decay bool) {
+	o := &s.options
+	return o.muon != nil && o.muon(name, shape), o.decays != nil && o.decays(name, shape)
 }
 
-var _ graph.Solver = (*AdamW)(nil)
-
-// Machine implements graph.Solver.
-func (s *AdamW) Machine() *graph.Machine { return s.options.machine }
-
-var errClosed = errors.New("closed")
-
-// Begin implements graph.Solver. Its errors are those of Step. The first step binds the kernel to the weights; if it
-// fails, the next step may have other weights.
-func (s *AdamW) Begin(weights []G.ValueGrad) (err error) {
+// Attach implements graph.Optimizer. A solver has one machine.
+func (s *AdamW) Attach(state *graph.OptimizerState) (err error) {
 	defer fault.Name(&err, "optim", "adamw")
 	switch {
 	case s.closed:
 		return errClosed
-	case s.options.machine == nil:
-		return errors.New("make the solver by NewAdamW")
+	case s.options.schedule == nil && s.lr == 0 && s.options.decays == nil:
+		return errZero
+	case s.state != nil:
+		return errors.New("it is the optimizer of another machine already")
 	}
-	for i, w := range weights {
-		if value.IsNil(w) {
-			return fmt.Errorf("weight %d is nil", i)
+	if s.pending.Metadata != nil {
+		if err := restore(state, s.step, s.pending.Tensors); err != nil {
+			return fmt.Errorf("state: %w", err)
 		}
 	}
-	lr := s.LR()
-	if err := checkLR(lr); err != nil {
-		return err
-	}
-	b := s.bound
-	if b == nil {
-		b = &boundAdamW{adamWOptions: &s.options}
-		err = b.bindWeights(weights)
-		if err == nil && s.pending.Metadata != nil {
-			if err = b.restore(s.step, s.pending.Tensors); err != nil {
-				err = fmt.Errorf("state: %w", err)
-			}
-		}
-	}
-	if err == nil {
-		err = b.adopt(weights)
-	}
-	if err == nil {
-		err = b.prepare(lr, s.scale, s.step+1)
-	}
-	if err != nil && s.bound == nil {
-		return errors.Join(err, b.close())
-	}
-	if err == nil {
-		s.bound, s.pending, s.begun = b, safetensors.File{}, true
-	}
-	return err
-}
-
-// Launch implements graph.Solver.
-func (s *AdamW) Launch() (err error) {
-	defer fault.Name(&err, "optim", "adamw")
-	if !s.begun {
-		return errors.New("launch without a step that has begun")
-	}
-	return s.bound.kernel.Launch(s.bound.stream, &s.bound.work)
-}
-
-// End implements graph.Solver.
-func (s *AdamW) End(weights []G.ValueGrad) (err error) {
-	defer fault.Name(&err, "optim", "adamw")
-	if !s.begun {
-		return errors.New("end without a step that has begun")
-	}
-	s.begun = false
-	for _, w := range weights {
-		zeroDual(w)
-	}
-	if err := s.bound.checkNorm(); err != nil {
-		return err
-	}
-	s.step++
+	s.state = state
 	return nil
 }
 
-// zeroDual sets the gradient of w to zero if it is a sum of gorgonia.BindDualValues, not a value that a machine writes
-// in each run.
-func zeroDual(w G.ValueGrad) {
-	n, ok := w.(*G.Node)
-	if !ok {
-		return
+// Begin implements graph.Optimizer.
+func (s *AdamW) Begin() (h optimizer.Hyper, err error) {
+	defer fault.Name(&err, "optim", "adamw")
+	if s.closed {
+		return h, errClosed
 	}
-	if grad, err := n.Grad(); err == nil && (n.Deriv() == nil || n.Deriv().Value() != grad) {
-		G.ZeroValue(grad)
+	lr := s.LR()
+	if err := checkLR(lr); err != nil {
+		return h, err
+	}
+	o := &s.options
+	return optimizer.Hyper{
+		LR: lr, Beta1: o.beta1, Beta2: o.beta2, Eps: o.eps, Decay: o.decay, Clip: o.clip, Scale: s.scale, Step: s.step + 1,
+		Momentum: momentum,
+	}, nil
+}
+
+// End implements graph.Optimizer.
+func (s *AdamW) End(err error) {
+	if err == nil {
+		s.step, s.pending = s.step+1, safetensors.File{}
 	}
 }
 
@@ -228,43 +169,33 @@ func zeroDual(w G.ValueGrad) {
 // an asynchronous device it waits for the step.
 func (s *AdamW) Norm() (norm float64, err error) {
 	defer fault.Name(&err, "optim", "adamw: norm")
-	b := s.bound
 	switch {
 	case s.closed:
 		return 0, errClosed
-	case b == nil:
+	case s.state == nil:
 		return 0, nil
 	}
-	if err := errors.Join(b.stream.Download(b.hostNorm, b.norm), b.stream.Synchronize()); err != nil {
-		return 0, err
-	}
-	return b.hostNorm.Float64s()[0], nil
+	return s.state.Norm()
 }
 
-// NormReader returns a graph.AsyncReader of the global norm of the gradients, float64 (1). The solver must have taken a
-// step. Closing the solver closes the reader.
+// NormReader returns a graph.AsyncReader of the global norm of the gradients, float64 (1). The solver must be the
+// optimizer of a machine, or have taken a step. Closing that machine or the solver closes the reader.
 func (s *AdamW) NormReader() (r *graph.AsyncReader, err error) {
 	defer fault.Name(&err, "optim", "adamw")
-	if s.closed || s.bound == nil {
-		return nil, errors.New("reader of the norm: no step has been taken, or the solver is closed")
+	if s.closed || s.state == nil {
+		return nil, errors.New("reader of the norm: the solver has no machine yet, or is closed")
 	}
-	if r, err = graph.NewAsyncReader(s.bound.stream, "the norm", s.bound.norm); err != nil {
-		return nil, err
-	}
-	s.bound.readers = append(s.bound.readers, r)
-	return r, nil
+	return s.state.NormReader()
 }
 
-// Close frees the solver's memory and ends its state. On a CPU the garbage collector does so without Close.
+// Close frees the memory of a solver with a machine of its own, and ends its state. On a CPU the garbage collector does
+// so without Close. The machine of graph.WithOptimizer stays as it is.
 func (s *AdamW) Close() error {
-	var err error
-	s.closed, s.begun = true, false
-	if s.bound != nil {
-		err = s.bound.close()
-		s.bound = nil
+	s.closed = true
+	if s.own == nil {
+		return nil
 	}
-	if o := &s.options; !o.givenMachine && o.machine != nil {
-		err = errors.Join(err, o.machine.Close())
-	}
-	return err
+	m := s.own.machine
+	s.own, s.state = nil, nil
+	return m.Close()
 }

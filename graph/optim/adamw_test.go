@@ -44,17 +44,14 @@ func dense(dt tensor.Dtype, x []float64, shape ...int) *tensor.Dense {
 // someWeights are weights of several ranks and sizes, with gradients of the given scale.
 func someWeights(dt tensor.Dtype, seed uint64, scale float64) []G.ValueGrad {
 	var list []G.ValueGrad
-	for i, w := range []struct {
-		name  string
-		shape []int
-	}{{"a.weight", []int{130, 150}}, {"a.bias", []int{150}}, {"phi.pe", []int{4, 8}}, {"b.weight", []int{3, 5, 7}}} {
-		n := tensor.Shape(w.shape).TotalSize()
+	for i, shape := range [][]int{{130, 150}, {150}, {4, 8}, {3, 5, 7}} {
+		n := tensor.ProdInts(shape)
 		grad := testutil.Normal(seed+uint64(i)+100, n)
 		for j := range grad {
 			grad[j] *= scale
 		}
-		list = append(list, &weight{name: w.name, value: dense(dt, testutil.Normal(seed+uint64(i), n), w.shape...),
-			grad: dense(dt, grad, w.shape...)})
+		list = append(list, &weight{name: []string{"a.weight", "a.bias", "phi.pe", "b.weight"}[i],
+			value: dense(dt, testutil.Normal(seed+uint64(i), n), shape...), grad: dense(dt, grad, shape...)})
 	}
 	return list
 }
@@ -100,8 +97,7 @@ func TestStepsMatchOracle(t *testing.T) {
 			var state ref.AdamWState
 			for i := range 5 {
 				require.NoError(t, s.Step(weights))
-				require.InEpsilon(t, ref.AdamWStep(params, grads, &state, schedule.At(i), h),
-					testutil.Must(s.Norm())(t), c.tol)
+				require.InEpsilon(t, ref.AdamWStep(params, grads, &state, schedule.At(i), h), testutil.Must(s.Norm())(t), c.tol)
 			}
 			require.Equal(t, 5, s.Steps())
 			for _, w := range weights {
@@ -128,7 +124,6 @@ func TestAdamWOptions(t *testing.T) {
 		require.ErrorContains(t, testutil.Err(NewAdamW(o)), message)
 	}
 	require.ErrorContains(t, testutil.Err(NewAdamW(nil)), "nil option")
-	require.ErrorContains(t, testutil.Err(NewAdamW(WithMachine(nil))), "WithMachine is nil")
 	s := newAdamW(t, WithLR(0.5))
 	require.InDelta(t, 0.5, s.LR(), 0)
 	require.NoError(t, s.SetLR(0.25))
@@ -148,117 +143,102 @@ func TestAdamWOptions(t *testing.T) {
 
 // TestAdamWRefuses makes steps with one fault each. The weights and the number of steps do not change.
 func TestAdamWRefuses(t *testing.T) {
-	none := errors.New("no gradient here")
+	zeros := func(dt tensor.Dtype, shape ...int) *tensor.Dense {
+		return dense(dt, make([]float64, tensor.ProdInts(shape)), shape...)
+	}
+	turned := zeros(tensor.Float64, 7, 5, 3)
+	require.NoError(t, turned.T(2, 1, 0))
+	grad := func(w *weight) []float64 { return w.grad.(*tensor.Dense).Float64s() }
 	for _, c := range []struct {
 		name    string
-		change  func(w []*weight)
+		change  func(a, bias, pe, b *weight)
 		message string
 	}{
-		{"no value", func(w []*weight) { w[1].value = nil }, "optim: adamw: a.bias has no value"},
-		{"nil tensor", func(w []*weight) { w[1].value = (*tensor.Dense)(nil) }, "optim: adamw: a.bias has no value"},
-		{"no elements", func(w []*weight) { w[1].value = tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(0)) },
-			"a.bias: "},
-		{"nil tensor as gradient", func(w []*weight) { w[1].grad = (*tensor.Dense)(nil) }, "a.bias has no gradient"},
-		{"no gradient", func(w []*weight) { w[1].grad = nil }, "a.bias has no gradient"},
-		{"gradient's error", func(w []*weight) { w[1].err = none }, "a.bias: no gradient here"},
-		{"gradient's shape", func(w []*weight) { w[1].grad = w[2].grad }, "gradient of a.bias: "},
-		{"gradient's type", func(w []*weight) { w[1].grad = dense(tensor.Float32, make([]float64, 150), 150) },
-			"gradient of a.bias: "},
-		{"NaN", func(w []*weight) { w[1].grad.(*tensor.Dense).Float64s()[7] = math.NaN() },
-			"norm is NaN, from a.bias"},
-		{"infinity", func(w []*weight) { w[3].grad.(*tensor.Dense).Float64s()[0] = math.Inf(-1) },
-			"norm is +Inf, from b.weight"},
-		{"overflow", func(w []*weight) { w[3].grad.(*tensor.Dense).Float64s()[0] = 1e200 },
-			"sum of squares overflows"},
-		{"shape", func(w []*weight) { w[3].value = dense(tensor.Float64, make([]float64, 105), 105) }, "b.weight: "},
-		{"transposed", func(w []*weight) {
-			d := dense(tensor.Float64, make([]float64, 105), 7, 5, 3)
-			require.NoError(t, d.T(2, 1, 0))
-			w[3].value = d
-		}, "b.weight: not contiguous"},
+		{"no value", func(_, w, _, _ *weight) { w.value = nil }, "optim: adamw: a.bias has no value"},
+		{"nil tensor", func(_, w, _, _ *weight) { w.value = (*tensor.Dense)(nil) }, "optim: adamw: a.bias has no value"},
+		{"no elements", func(_, w, _, _ *weight) { w.value = zeros(tensor.Float64, 0) }, "a.bias"},
+		{"nil tensor as gradient", func(_, w, _, _ *weight) { w.grad = (*tensor.Dense)(nil) }, "a.bias has no gradient"},
+		{"no gradient", func(_, w, _, _ *weight) { w.grad = nil }, "a.bias has no gradient"},
+		{"gradient's error", func(_, w, _, _ *weight) { w.err = errors.New("no gradient here") }, "no gradient here"},
+		{"gradient's shape", func(_, w, pe, _ *weight) { w.grad = pe.grad }, "gradient of a.bias"},
+		{"gradient's type", func(_, w, _, _ *weight) { w.grad = zeros(tensor.Float32, 150) }, "gradient of a.bias"},
+		{"NaN", func(_, w, _, _ *weight) { grad(w)[7] = math.NaN() }, "norm is NaN, from a.bias"},
+		{"infinity", func(_, _, _, w *weight) { grad(w)[0] = math.Inf(-1) }, "norm is +Inf, from b.weight"},
+		{"overflow", func(_, _, _, w *weight) { grad(w)[0] = 1e200 }, "sum of squares overflows"},
+		{"shape", func(_, _, _, w *weight) { w.value = zeros(tensor.Float64, 105) }, "b.weight"},
+		{"transposed", func(_, _, _, w *weight) { w.value = turned }, "b.weight"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			list := someWeights(tensor.Float64, 1, 1)
 			s := newAdamW(t)
 			require.NoError(t, s.Step(list))
 			before := testutil.Floats(t, list[0].Value().Data())
-			c.change([]*weight{list[0].(*weight), list[1].(*weight), list[2].(*weight), list[3].(*weight)})
+			c.change(list[0].(*weight), list[1].(*weight), list[2].(*weight), list[3].(*weight))
 			require.ErrorContains(t, s.Step(list), c.message)
 			require.Equal(t, before, testutil.Floats(t, list[0].Value().Data()))
 			require.Equal(t, 1, s.Steps())
 		})
 	}
 
-	s := newAdamW(t)
-	require.ErrorContains(t, s.Step(nil), "no weights")
-	list := someWeights(tensor.Float64, 1, 1)
-	require.ErrorContains(t, s.Step(append(list, list[0])), "named a.weight")
-	require.ErrorContains(t, s.Step(append(list, &weight{name: "c", value: dense(tensor.Float32, []float64{1}, 1)})),
-		"c is float32")
-	require.ErrorContains(t, s.Step([]G.ValueGrad{&weight{name: "c"}}), "c has no value")
-	require.ErrorContains(t, s.Step([]G.ValueGrad{&weight{name: "c", value: (*tensor.Dense)(nil)}}), "c has no value")
-	require.ErrorContains(t, s.Step([]G.ValueGrad{list[0], (*weight)(nil)}), "weight 1 is nil")
-	for _, shape := range []tensor.Shape{{0}, {0, 3}} {
-		empty := &weight{name: "c", value: tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(shape...)),
-			grad: list[0].Value()}
-		require.ErrorContains(t, s.Step(append(list[:2:2], empty)), "c has no elements")
+	s, list := newAdamW(t), someWeights(tensor.Float64, 1, 1)
+	first := list[:2:2]
+	with := func(w *weight) []G.ValueGrad { w.name = "c"; return append(first, w) }
+	for _, c := range []struct {
+		list []G.ValueGrad
+		want string
+	}{
+		{nil, "no weights"}, {append(list, list[0]), "named a.weight"},
+		{with(&weight{value: zeros(tensor.Float32, 1), grad: zeros(tensor.Float32, 1)}), "c is float32"},
+		{[]G.ValueGrad{&weight{name: "c"}}, "c has no value"},
+		{[]G.ValueGrad{&weight{name: "c", value: (*tensor.Dense)(nil)}}, "c has no value"},
+		{[]G.ValueGrad{list[0], (*weight)(nil)}, "weight 1 is nil"},
+		{with(&weight{value: list[2].Value()}), "c has no gradient"},
+		{with(&weight{value: zeros(tensor.Float64, 0), grad: list[0].Value()}), "c has no elements"},
+		{with(&weight{value: tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(0, 3)), grad: list[0].Value()}),
+			"c has no elements"},
+	} {
+		require.ErrorContains(t, s.Step(c.list), c.want)
 	}
-	require.ErrorContains(t, s.Step(append(list[:2:2], &weight{name: "d", value: list[2].Value()})),
-		"d has no gradient")
 	require.NoError(t, s.Step(list), "those of the step that failed are not the weights")
 	before := testutil.Floats(t, list[0].Value().Data())
-	require.ErrorContains(t, s.Launch(), "launch without")
-	require.ErrorContains(t, s.End(list), "end without")
 	require.Equal(t, before, testutil.Floats(t, list[0].Value().Data()))
 	require.Equal(t, 1, s.Steps())
 	require.ErrorContains(t, s.Step(list[:3]), "3 weights")
 	require.ErrorContains(t, s.Step([]G.ValueGrad{list[1], list[0], list[2], list[3]}), "weight 0 is a.bias")
-	require.NoError(t, s.Close())
-	require.NoError(t, s.Close())
-	require.ErrorIs(t, s.Step(list), errClosed)
-	require.ErrorIs(t, testutil.Err(s.State()), errClosed)
-	require.ErrorIs(t, testutil.Err(s.Norm()), errClosed)
-	require.ErrorContains(t, s.Launch(), "launch without")
-	require.ErrorIs(t, s.SetState(safetensors.File{}), errClosed)
+	require.NoError(t, errors.Join(s.Close(), s.Close()))
+	for _, err := range []error{s.Step(list), testutil.Err(s.State()), testutil.Err(s.Norm()),
+		s.SetState(safetensors.File{})} {
+		require.ErrorIs(t, err, errClosed)
+	}
 	require.ErrorContains(t, new(AdamW).Step(list), "NewAdamW")
-
 	muon := newAdamW(t, WithMuon(func(name string, _ tensor.Shape) bool { return name == "a.bias" }))
 	require.ErrorContains(t, muon.Step(someWeights(tensor.Float32, 1, 1)), "a.bias has shape (150)")
-
-	fresh := newAdamW(t)
-	nothing := safetensors.File{Tensors: map[string]*tensor.Dense{"first.a": nil},
-		Metadata: map[string]string{"adamw.step": "3"}}
-	require.ErrorContains(t, fresh.SetState(nothing), "no tensor first.a")
-	require.Empty(t, testutil.Must(fresh.State())(t).Tensors)
 }
 
 // TestAdamWSharedMemory: a weight that shares memory with another weight or with a gradient is refused.
 func TestAdamWSharedMemory(t *testing.T) {
 	whole := dense(tensor.Float64, make([]float64, 6), 6)
-	part := func(from, to int) G.Value {
-		return testutil.Must(whole.Slice(tensor.S(from, to)))(t).(*tensor.Dense)
-	}
-	of := func(name string, value, grad G.Value) *weight { return &weight{name: name, value: value, grad: grad} }
+	part := func(from, to int) G.Value { return testutil.Must(whole.Slice(tensor.S(from, to)))(t).(*tensor.Dense) }
 	other := func() G.Value { return dense(tensor.Float64, []float64{1, 1}, 2) }
 	grad := other()
 	for want, w := range map[string][]G.ValueGrad{
-		"": {of("a", part(0, 2), grad), of("b", part(4, 6), grad), of("c", part(2, 4), other())},
-		"a and b share memory": {
-			of("a", whole, dense(tensor.Float64, make([]float64, 6), 6)), of("c", other(), other()),
-			of("b", part(4, 6), other()),
-		},
-		"a and the gradient of b share memory": {of("a", part(0, 2), other()), of("b", other(), part(1, 3))},
+		"": {&weight{"a", part(0, 2), grad, nil}, &weight{"b", part(4, 6), grad, nil},
+			&weight{"c", part(2, 4), other(), nil}},
+		"a and b share memory": {&weight{"a", whole, dense(tensor.Float64, make([]float64, 6), 6), nil},
+			&weight{"c", other(), other(), nil},
+			&weight{"b", part(4, 6), other(), nil}},
+		"a and the gradient of b share memory": {&weight{"a", part(0, 2), other(), nil},
+			&weight{"b", other(), part(1, 3), nil}},
 	} {
-		s := newAdamW(t)
-		if want == "" {
-			require.NoError(t, s.Step(w))
+		if err := newAdamW(t).Step(w); want == "" {
+			require.NoError(t, err)
 		} else {
-			require.ErrorContains(t, s.Step(w), want)
+			require.ErrorContains(t, err, want)
 		}
 	}
 }
 
-// TestStepsOnGorgoniasMachines trains the same weights on a Machine, there also by RunAndStep, and on two TapeMachines;
+// TestStepsOnGorgoniasMachines trains the same weights on a Machine, there also by Step, and on two TapeMachines;
 // one of these adds up gradients.
 func TestStepsOnGorgoniasMachines(t *testing.T) {
 	for _, c := range []struct {
@@ -266,42 +246,39 @@ func TestStepsOnGorgoniasMachines(t *testing.T) {
 		two  any
 		muon func(string, tensor.Shape) bool
 	}{{tensor.Float64, 2.0, nil}, {tensor.Float32, float32(2), matrices}} {
-		train := func(newVM func(g *G.ExprGraph, wrt G.Nodes) G.VM, atOnce bool) []float64 {
-			g := G.NewGraph()
-			x := G.NewMatrix(g, c.dt, G.WithShape(5, 8), G.WithName("x"), G.WithValue(dense(c.dt,
-				testutil.Normal(1, 40), 5, 8)))
+		var want []float64
+		for _, vm := range []string{"machine", "machine, at once", "tape", "tape, bound"} {
+			g, m := G.NewGraph(), G.VM(nil)
+			x := G.NodeFromAny(g, dense(c.dt, testutil.Normal(1, 40), 5, 8), G.WithName("x"))
 			w := G.NewScalar(g, c.dt, G.WithName("w"), G.WithValue(c.two))
 			cost := G.Must(G.Sum(G.Must(G.Square(G.Must(G.Square(G.Must(G.HadamardProd(x, w))))))))
 			testutil.Must(graph.Grad(cost, x, w))(t)
-			wrt := G.Nodes{x, w}
-			vm := newVM(g, wrt)
-			defer vm.Close()
-			opts := []AdamWOption{WithLR(0.1), WithMuon(c.muon)}
-			m, _ := vm.(*graph.Machine)
-			if atOnce {
-				opts = append(opts, WithMachine(m))
+			weights, s := G.NodesToValueGrads(G.Nodes{x, w}), testutil.Must(NewAdamW(WithLR(0.1), WithMuon(c.muon)))(t)
+			switch vm {
+			case "tape":
+				m = G.NewTapeMachine(g)
+			case "tape, bound":
+				m = G.NewTapeMachine(g, G.BindDualValues(x, w))
+			case "machine, at once":
+				m = testutil.Must(graph.NewMachine(g, graph.WithOptimizer(s, x, w)))(t)
+			default:
+				m = testutil.Must(graph.NewMachine(g))(t)
 			}
-			s := testutil.Must(NewAdamW(opts...))(t)
-			defer s.Close()
 			for range 4 {
-				if atOnce {
-					require.NoError(t, m.RunAndStep(s, G.NodesToValueGrads(wrt)))
-					continue
+				if vm == "machine, at once" {
+					require.NoError(t, m.(*graph.Machine).Step())
+				} else {
+					require.NoError(t, errors.Join(m.RunAll(), s.Step(weights)))
+					m.Reset()
 				}
-				require.NoError(t, vm.RunAll())
-				require.NoError(t, s.Step(G.NodesToValueGrads(wrt)))
-				vm.Reset()
 			}
-			return append(testutil.Floats(t, x.Value().Data()), testutil.Floats(t, w.Value().Data())...)
+			got := append(testutil.Floats(t, x.Value().Data()), testutil.Floats(t, w.Value().Data())...)
+			if want == nil {
+				want = got
+			}
+			require.Equal(t, want, got, vm)
+			require.NoError(t, errors.Join(s.Close(), m.Close()))
 		}
-		machine := func(g *G.ExprGraph, _ G.Nodes) G.VM { return testutil.Must(graph.NewMachine(g))(t) }
-		want := train(machine, false)
-		require.Equal(t, want, train(machine, true))
-		require.Equal(t, want, train(func(g *G.ExprGraph, _ G.Nodes) G.VM { return G.NewTapeMachine(g) }, false))
-		require.Equal(t, want, train(func(g *G.ExprGraph, wrt G.Nodes) G.VM {
-			return G.NewTapeMachine(g,
-				G.BindDualValues(wrt...))
-		}, false))
 	}
 }
 

@@ -22,13 +22,13 @@ func ExampleAdamW() {
 	loss := G.Must(G.Sum(G.Must(G.Square(G.Must(G.Sub(w, target))))))
 	_, err := graph.Grad(loss, w)
 	check(err)
-	m, err := graph.NewMachine(g)
-	check(err)
 	schedule := optim.WarmupCosine{LR: 0.1, Warmup: 5, Total: 100, Floor: 0.1}
-	solver, err := optim.NewAdamW(optim.WithMachine(m), optim.WithSchedule(schedule))
+	solver, err := optim.NewAdamW(optim.WithSchedule(schedule))
+	check(err)
+	m, err := graph.NewMachine(g, graph.WithOptimizer(solver, w))
 	check(err)
 	for range 100 {
-		check(m.RunAndStep(solver, []G.ValueGrad{w}))
+		check(m.Step())
 	}
 	fmt.Printf("%d steps: %.1f\n", solver.Steps(), w.Value().Data())
 	check(errors.Join(solver.Close(), m.Close()))

@@ -23,9 +23,9 @@ type adamWOptions struct {
 	decays       func(name string, shape tensor.Shape) bool
 	clip         float64
 	muon         func(name string, shape tensor.Shape) bool // nil: no weights
-	// the steps run in its stream; without WithMachine the solver's own, of an empty graph
-	machine      *graph.Machine
-	givenMachine bool // WithMachine
+
+	backend    graph.Backend // of Step
+	hasBackend bool          // WithBackend
 }
 
 // WithLR sets a learning rate for all steps; the default is 1e-3.
@@ -65,11 +65,10 @@ func WithMuon(rule func(name string, shape tensor.Shape) bool) AdamWOption {
 // momentum is the decay rate of Muon's momentum.
 const momentum = 0.95
 
-// WithMachine makes the steps run on the backend of m and in the stream of its runs. So neither has to wait for the
-// other, and m.RunAndStep takes both at once. Close the solver before m. Without this option the solver has a CPU
-// backend of its own.
-func WithMachine(m *graph.Machine) AdamWOption {
-	return func(o *adamWOptions) { o.machine, o.givenMachine = m, true }
+// WithBackend makes Step work on weights in the memory of b. The default is the CPU. On a device with memory of its own
+// Step waits for all work on it; the Step of a machine with graph.WithOptimizer does not.
+func WithBackend(b graph.Backend) AdamWOption {
+	return func(o *adamWOptions) { o.backend, o.hasBackend = b, true }
 }
 
 // DefaultDecayRule reports whether a weight decays by default: if it has two or more axes and is no position embedding,

@@ -3,12 +3,15 @@ package optim
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/internal/value"
@@ -23,12 +26,6 @@ const (
 	secondPrefix = "second."
 )
 
-// moment is a moving average of a weight's gradient or of its square, in the weight's shape and type.
-type moment struct {
-	name string // name of the tensor in a state
-	spec.Arg
-}
-
 // State returns a copy of what another solver needs to go on from here; File.Write and safetensors.Read keep it in a
 // file. The tensors first.w and second.w are the moments of a weight w (only first.w if w is of Muon). The number of
 // steps is adamw.step in the metadata. Before the first step the tensors are those of SetState. The options are not
@@ -39,22 +36,17 @@ func (s *AdamW) State() (st safetensors.File, err error) {
 		return st, errClosed
 	}
 	st.Metadata = map[string]string{stepKey: strconv.Itoa(s.step)}
-	if s.bound == nil {
+	if s.state == nil {
 		st.Tensors = maps.Clone(s.pending.Tensors)
 		for name, x := range st.Tensors {
 			st.Tensors[name] = x.Clone().(*tensor.Dense)
 		}
 		return st, nil
 	}
-	st.Tensors = map[string]*tensor.Dense{}
-	for _, m := range s.bound.moments {
-		host := newHost(m.Operand)
-		if err := s.bound.stream.Download(host, m.Arg); err != nil {
-			return safetensors.File{}, fmt.Errorf("%s: %w", m.name, err)
-		}
-		st.Tensors[m.name] = host
+	if st.Tensors, err = s.state.Read(); err != nil {
+		return safetensors.File{}, err
 	}
-	return st, s.bound.stream.Synchronize()
+	return st, nil
 }
 
 // maxSteps is the largest number of steps that a float64 counts exactly.
@@ -85,50 +77,56 @@ func (s *AdamW) SetState(st safetensors.File) (err error) {
 			return fmt.Errorf("no tensor %s", name)
 		}
 	}
-	if s.bound == nil {
+	if s.state == nil {
 		s.pending = safetensors.File{Metadata: st.Metadata, Tensors: maps.Clone(st.Tensors)}
 		for name, x := range s.pending.Tensors { // the caller may change its own
 			s.pending.Tensors[name] = x.Clone().(*tensor.Dense)
 		}
-	} else if err := s.bound.restore(step, st.Tensors); err != nil {
+	} else if err := restore(s.state, step, st.Tensors); err != nil {
 		return err
 	}
 	s.step = step
 	return nil
 }
 
-// restore copies the moments after step steps from the host. It first checks all of them: it refuses numbers that
-// cannot be averages of gradients or of their squares. A state of no steps may have no tensors: its moments are zero.
-func (b *boundAdamW) restore(step int, tensors map[string]*tensor.Dense) error {
+// restore copies the moments after step steps to a machine. It first checks all of them: it refuses numbers that cannot
+// be averages of gradients or of their squares. A state of no steps may have no tensors: its moments are zero.
+func restore(to *graph.OptimizerState, step int, tensors map[string]*tensor.Dense) error {
+	moments := to.Moments()
 	if step == 0 && len(tensors) == 0 {
 		tensors = map[string]*tensor.Dense{}
-		for _, m := range b.moments {
-			tensors[m.name] = newHost(m.Operand)
+		for name, o := range moments {
+			tensors[name] = tensor.New(tensor.Of(o.Dtype), tensor.WithShape(o.Shape...))
 		}
 	}
-	if len(tensors) != len(b.moments) {
+	if len(tensors) != len(moments) {
 		return fmt.Errorf("%d tensors, want %d: two moments of each weight, one of those of Muon", len(tensors),
-			len(b.moments))
+			len(moments))
 	}
-	for _, m := range b.moments {
-		host := newArg(m.Operand)
-		if tensors[m.name] == nil {
-			return fmt.Errorf("no tensor %s", m.name)
+	for _, name := range slices.Sorted(maps.Keys(moments)) {
+		x := tensors[name]
+		if x == nil {
+			return fmt.Errorf("no tensor %s", name)
 		}
-		err := spec.PointAtValue(host.Buf, tensors[m.name], m.Operand)
+		host := new(cpu.Buf)
+		err := spec.PointAtValue(host, x, moments[name])
 		switch {
 		case err != nil:
-			return fmt.Errorf("%s: %w", m.name, err)
-		case anyElement(host, value.NotFinite):
-			return fmt.Errorf("%s: not all elements are finite", m.name)
-		case strings.HasPrefix(m.name, secondPrefix) && anyElement(host, func(x float64) bool { return x < 0 }):
-			return fmt.Errorf("%s: an average of squares is negative", m.name)
+			return fmt.Errorf("%s: %w", name, err)
+		case anyElement(moments[name].Dtype, host, value.NotFinite):
+			return fmt.Errorf("%s: not all elements are finite", name)
+		case strings.HasPrefix(name, secondPrefix) && anyElement(moments[name].Dtype, host,
+			func(x float64) bool { return x < 0 }):
+			return fmt.Errorf("%s: an average of squares is negative", name)
 		}
 	}
-	for _, m := range b.moments {
-		if err := b.stream.Upload(m.Arg, tensors[m.name]); err != nil {
-			return fmt.Errorf("%s: %w", m.name, err)
-		}
+	return to.Write(tensors)
+}
+
+// anyElement reports whether bad is true for an element of floats in host memory.
+func anyElement(dt tensor.Dtype, b *cpu.Buf, bad func(float64) bool) bool {
+	if dt == tensor.Float32 {
+		return slices.ContainsFunc(cpu.Slice[float32](b), func(x float32) bool { return bad(float64(x)) })
 	}
-	return b.stream.Synchronize()
+	return slices.ContainsFunc(cpu.Slice[float64](b), bad)
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestMutations: decoding a damaged file gives an error or a file. It does not panic, and needs little more memory than the
-// file has bytes.
+// TestMutations: decoding a damaged file gives an error or a file. It does not panic, and needs little more memory than
+// the file has bytes.
 func TestMutations(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.safetensors")
 	f := safetensors.File{Metadata: map[string]string{"config": "{}"}, Tensors: map[string]*tensor.Dense{

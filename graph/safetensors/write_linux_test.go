@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestWriteFailureLeavesOldFile makes a write fail halfway, as on a full disk. A limit on the size of files makes it fail.
+// TestWriteFailureLeavesOldFile makes a write fail halfway, as on a full disk. A limit on the size of files makes it
+// fail.
 func TestWriteFailureLeavesOldFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x.safetensors")

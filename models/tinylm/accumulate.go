@@ -4,12 +4,12 @@ import (
 	G "gorgonia.org/gorgonia"
 )
 
-// WithAccumulation makes one step of several micro-batches. Run adds the gradients of a micro-batch; RunAndStep adds
+// WithAccumulation makes one step of several micro-batches. Run adds the gradients of a micro-batch; Step adds
 // those of the last one and takes the step. The weight of a micro-batch is its number of targets that are not ignored,
 // so the step equals that of one large batch, up to rounding. An error drops the sums so far.
 //
 // It needs float32 weights, a graph.Machine and an optim.AdamW. The Grad of a learnable is the sum so far of each
-// micro-batch's gradient times the share of its targets that are not ignored. RunAndStep passes the sum of these shares
+// micro-batch's gradient times the share of its targets that are not ignored. Step passes the sum of these shares
 // to the solver, which divides by it.
 func WithAccumulation() ModelOption { return func(o *modelOptions) { o.accumulate = true } }
 

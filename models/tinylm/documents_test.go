@@ -82,8 +82,8 @@ func TestPackedModel(t *testing.T) {
 func TestPackedSteps(t *testing.T) {
 	const documents = 40
 	w := newTestWeights(t, small(), tensor.Float32, 1)
-	m := newTestModel(t, w, nil, 4, w.Config.Context, WithDocuments(documents))
-	solver, fill, r := newTestSolver(t, m), windows(m, prose, 1), rand.New(rand.NewPCG(1, 2))
+	m := newTestModel(t, w, nil, 4, w.Config.Context, WithDocuments(documents), WithOptimizer(newTestSolver(t)))
+	fill, r := windows(m, prose, 1), rand.New(rand.NewPCG(1, 2))
 	next := func() {
 		fill()
 		cu := m.CuSeqlens()
@@ -95,18 +95,18 @@ func TestPackedSteps(t *testing.T) {
 		m.endDocuments()
 	}
 	next()
-	require.NoError(t, m.RunAndStep(solver))
+	require.NoError(t, m.Step())
 	before := bits(t, w)
 	good := slices.Clone(m.CuSeqlens())
 	m.CuSeqlens()[1] = 65
-	require.ErrorContains(t, m.RunAndStep(solver), "document 0, tokens [0, 65)")
+	require.ErrorContains(t, m.Step(), "document 0, tokens [0, 65)")
 	require.Equal(t, before, bits(t, w))
 	copy(m.CuSeqlens(), good)
-	require.NoError(t, m.RunAndStep(solver))
+	require.NoError(t, m.Step())
 	require.NotEqual(t, before, bits(t, w))
 	require.Zero(t, testing.AllocsPerRun(10, func() {
 		next()
-		if err := m.RunAndStep(solver); err != nil {
+		if err := m.Step(); err != nil {
 			panic(err)
 		}
 	}))

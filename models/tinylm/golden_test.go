@@ -63,10 +63,10 @@ func newTestModel(t testing.TB, w *Weights, b graph.Backend, batch, seq int, opt
 	return testutil.Closing(NewModel(w, batch, seq, append(opts, WithGradients())...))(t)
 }
 
-// newTestSolver returns a solver on the machine of m. The end of the test closes the solver.
-func newTestSolver(t testing.TB, m *Model, opts ...optim.AdamWOption) *optim.AdamW {
+// newTestSolver returns a solver for WithOptimizer.
+func newTestSolver(t testing.TB, opts ...optim.AdamWOption) *optim.AdamW {
 	t.Helper()
-	return testutil.Closing(optim.NewAdamW(append(opts, optim.WithMachine(m.Machine()))...))(t)
+	return testutil.Must(optim.NewAdamW(opts...))(t)
 }
 
 // setGoldenTokens fills m with the tokens of a step of g.

@@ -30,16 +30,18 @@ func climbOn(t *testing.T, b graph.Backend) {
 	testutil.EachGolden(t, testutil.TinyLM, func(t *testing.T, g testutil.Golden) {
 		for name, opts := range map[string][]graph.Option{"eager": nil, "captured": {graph.WithCapture()}} {
 			t.Run(name, func(t *testing.T) {
-				m := goldenModel(t, g, tensor.Float32, b, WithMachine(append(opts, graph.WithBackend(b))...))
-				climb(t, m, g, bounds{1e-5, 1e-5, 1e-4}, goldenStepsOn)
+				solver := newTestSolver(t, goldenSchedule(g))
+				m := goldenModel(t, g, tensor.Float32, b, WithOptimizer(solver), WithMachine(append(opts, graph.WithBackend(b))...))
+				climb(t, m, g, bounds{1e-5, 1e-5, 1e-4}, func(t testing.TB, m *Model, g testutil.Golden) ([]float64, []float64) {
+					return goldenStepsOn(t, m, solver, g)
+				})
 			})
 		}
 	})
 }
 
-// goldenStepsOn is goldenSteps with RunAndStep. It reads losses and norms one step late.
-func goldenStepsOn(t testing.TB, m *Model, g testutil.Golden) (losses, norms []float64) {
-	solver := newTestSolver(t, m, goldenSchedule(g))
+// goldenStepsOn is goldenSteps with Model.Step. It reads losses and norms one step late.
+func goldenStepsOn(t testing.TB, m *Model, solver *optim.AdamW, g testutil.Golden) (losses, norms []float64) {
 	loss := testutil.Must(m.LossReader())(t)
 	var norm *graph.AsyncReader
 	read := func() {
@@ -49,7 +51,7 @@ func goldenStepsOn(t testing.TB, m *Model, g testutil.Golden) (losses, norms []f
 	}
 	for i := range g.Config.Total {
 		setGoldenTokens(t, m, g, i)
-		require.NoError(t, m.RunAndStep(solver))
+		require.NoError(t, m.Step())
 		if norm == nil {
 			norm = testutil.Must(solver.NormReader())(t)
 		}
@@ -108,18 +110,17 @@ func TestHalfPrecisionFollowsFloat32(t *testing.T) {
 // lossCurve returns the losses of the first steps of Tiny() on real text. The seed decides the weights and the batches.
 func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int, seed uint64) (losses []float64) {
 	w := newTestWeights(t, Tiny(), tensor.Float32, seed)
-	m := newTestModel(t, w, b, 16, 256, WithoutLogits(), WithLossScale(),
+	solver := newTestSolver(t, optim.WithSchedule(optim.WarmupCosine{LR: 3e-3, Warmup: steps / 10, Total: steps, Floor: 0.05}))
+	m := newTestModel(t, w, b, 16, 256, WithoutLogits(), WithLossScale(), WithOptimizer(solver),
 		WithMachine(graph.WithBackend(b), graph.WithPrecision(p), graph.WithCapture()))
 	if p == graph.FP16 {
 		require.NoError(t, m.SetLossScale(optim.NewLossScale().Value()))
 	}
-	solver := newTestSolver(t, m, optim.WithSchedule(optim.WarmupCosine{LR: 3e-3, Warmup: steps / 10, Total: steps,
-		Floor: 0.05}))
 	loss := testutil.Must(m.LossReader())(t)
 	next := windows(m, source[:len(source)*9/10], seed)
 	for range steps {
 		next()
-		require.NoError(t, m.RunAndStep(solver))
+		require.NoError(t, m.Step())
 		require.NoError(t, loss.Fetch())
 		losses = append(losses, testutil.Must(loss.Next())(t))
 	}
@@ -172,12 +173,11 @@ func TestRestoreOnGPU(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float32, 1)
 	path := filepath.Join(t.TempDir(), "weights.safetensors")
 	require.NoError(t, w.Save(path))
-	m := newTestModel(t, w, b, 4, w.Config.Context, WithoutLogits(),
+	m := newTestModel(t, w, b, 4, w.Config.Context, WithoutLogits(), WithOptimizer(newTestSolver(t)),
 		WithMachine(graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithCapture()))
-	solver := newTestSolver(t, m)
 	windows(m, prose, 1)()
 	step := func() float64 {
-		require.NoError(t, m.RunAndStep(solver))
+		require.NoError(t, m.Step())
 		return testutil.Must(m.Loss())(t)
 	}
 	first := step()
@@ -194,14 +194,13 @@ func TestRestoreOnGPU(t *testing.T) {
 func TestStepOnGPUAllocatesNothing(t *testing.T) {
 	b := cudatest.Open(t)
 	w := newTestWeights(t, small(), tensor.Float32, 1)
-	m := newTestModel(t, w, b, 4, w.Config.Context, WithoutLogits(),
+	m := newTestModel(t, w, b, 4, w.Config.Context, WithoutLogits(), WithOptimizer(newTestSolver(t)),
 		WithMachine(graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithCapture(),
 			graph.WithPolicy(graph.Policy{})))
-	solver := newTestSolver(t, m)
 	next := windows(m, prose, 1)
 	step := func() {
 		next()
-		if err := m.RunAndStep(solver); err != nil {
+		if err := m.Step(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -215,7 +214,7 @@ func TestStepOnGPUAllocatesNothing(t *testing.T) {
 	require.Equal(t, before["upload"]+2*11, after["upload"], "tokens and targets")
 	require.Zero(t, after["host"])
 	m.Tokens()[3] = 256
-	require.ErrorContains(t, m.RunAndStep(solver), "id 256 at (0, 3)")
+	require.ErrorContains(t, m.Step(), "id 256 at (0, 3)")
 }
 
 // TestDecoderOnGPU prefills and decodes on a GPU. In float32 the logits are those of a model on the CPU. In half

@@ -37,6 +37,7 @@ type Model struct {
 	scale       *G.F32         // of the gradients; nil means 1
 	lossScale   float64        // set by SetLossScale
 	accumulated *accumulated   // nil: without accumulation
+	optimizer   *optim.AdamW   // nil: without WithOptimizer
 }
 
 // NewModel builds the graph of a model for a batch of batch sequences of seq tokens, and the machine that runs it. The
@@ -114,7 +115,7 @@ func (m *Model) build(c Config, b *nn.Builder, o modelOptions) (err error) {
 		if err != nil {
 			return err
 		}
-		m.grads = G.NodesToValueGrads(m.learnables)
+		m.grads, m.optimizer = G.NodesToValueGrads(m.learnables), o.optimizer
 	}
 	return nil
 }
@@ -140,7 +141,7 @@ func (m *Model) open(o modelOptions) (err error) {
 }
 
 // SetLossScale sets the loss scale of the next runs, a number above 0. The model must be built WithLossScale or
-// WithAccumulation. RunAndStep and LossAndStep pass the scale to an optim.AdamW. All micro-batches of a step must have
+// WithAccumulation. Step and LossAndStep pass the scale to an optim.AdamW. All micro-batches of a step must have
 // the same scale.
 func (m *Model) SetLossScale(scale float64) error {
 	switch {
@@ -235,27 +236,23 @@ func (m *Model) run() error {
 	return err
 }
 
-// RunAndStep enqueues a run and a step of solver, and does not wait for them: see graph.Machine.RunAndStep. The
-// solver's machine must be the model's. LossReader reads the loss. If the model was built WithAccumulation, the run is
-// the last micro-batch of the step.
-func (m *Model) RunAndStep(solver *optim.AdamW) (err error) {
+// Step enqueues a run and the step of WithOptimizer as one, and does not wait for them: see graph.Machine.Step. LossReader
+// reads the loss. If the model was built WithAccumulation, the run is the last micro-batch of the step.
+func (m *Model) Step() (err error) {
 	defer fault.Name(&err, "tinylm", "step")
-	defer func() { err = errors.Join(err, m.dropAccumulated()) }()
-	switch {
-	case m.grads == nil:
-		return errNoGradients
-	case m.machine == nil:
-		return fmt.Errorf("the model runs on a %T, want a graph.Machine", m.vm)
+	if m.optimizer == nil {
+		return errors.New("the model was built without an optimizer")
 	}
+	defer func() { err = errors.Join(err, m.dropAccumulated()) }()
 	if m.weights.lastStepper != m.machine { // the copies in half precision are out of date
 		m.machine.Refresh()
 	}
 	m.countBatch()
-	if err := errors.Join(m.weights.use(m.machine), m.shareScale(solver)); err != nil {
+	if err := errors.Join(m.weights.use(m.machine), m.shareScale(m.optimizer)); err != nil {
 		return err
 	}
 	m.weights.lastStepper, m.weights.version = m.machine, m.weights.version+1
-	return m.machine.RunAndStep(solver, m.grads)
+	return m.machine.Step()
 }
 
 // shareScale passes the scale of the gradients to a solver, if the model has one.
@@ -277,9 +274,16 @@ func (m *Model) LossReader() (*graph.AsyncReader, error) {
 // Machine returns the machine that runs the model, nil for another VM.
 func (m *Model) Machine() *graph.Machine { return m.machine }
 
-// LossAndStep runs the model, waits for its loss, takes a step of any solver and returns the loss before the step. If
-// the weights are on a device or the model was built WithAccumulation, the solver must be an optim.AdamW.
+// LossAndStep runs the model, takes a step of any solver, waits, and returns the loss before the step. If the weights are
+// on a device or the model was built WithAccumulation, the solver must be an optim.AdamW: that of WithOptimizer, or one made
+// with optim.WithBackend.
 func (m *Model) LossAndStep(solver G.Solver) (loss float64, err error) {
+	if m.optimizer != nil && solver == G.Solver(m.optimizer) {
+		if err := m.Step(); err != nil {
+			return 0, err
+		}
+		return m.Loss()
+	}
 	defer fault.Name(&err, "tinylm", "step")
 	adamw, ok := solver.(*optim.AdamW)
 	switch {

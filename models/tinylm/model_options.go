@@ -8,22 +8,25 @@ import (
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 )
 
 // ModelOption is an option of NewModel.
 type ModelOption func(*modelOptions)
 
 type modelOptions struct {
-	grads      bool
-	noLogits   bool
-	parts      bool
-	scaled     bool
-	accumulate bool
-	recompute  bool
-	packed     bool
-	documents  int
-	vm         func(*Model) (G.VM, error)
-	graph      []graph.Option
+	optimizer    *optim.AdamW
+	hasOptimizer bool // WithOptimizer
+	grads        bool
+	noLogits     bool
+	parts        bool
+	scaled       bool
+	accumulate   bool
+	recompute    bool
+	packed       bool
+	documents    int
+	vm           func(*Model) (G.VM, error)
+	graph        []graph.Option
 }
 
 // WithGradients adds the gradients of the loss to the graph. A model without them can not be trained, runs faster and
@@ -57,6 +60,11 @@ func WithVM(newVM func(m *Model) (G.VM, error)) ModelOption {
 	return func(o *modelOptions) { o.vm = newVM }
 }
 
+// WithOptimizer makes the step of s a part of the model's runs: see Step. It implies WithGradients.
+func WithOptimizer(s *optim.AdamW) ModelOption {
+	return func(o *modelOptions) { o.optimizer, o.hasOptimizer, o.grads = s, true, true }
+}
+
 // WithMachine passes options on to graph.NewMachine.
 func WithMachine(opts ...graph.Option) ModelOption {
 	return func(o *modelOptions) { o.graph = append(o.graph, opts...) }
@@ -83,8 +91,10 @@ func checkModel(c Config, batch, seq int, opts []ModelOption) (o modelOptions, e
 		err = fmt.Errorf("room for %d documents, want %d to %d", o.documents, batch, MaxTokens)
 	case o.vm != nil && len(o.graph) > 0:
 		err = errors.New("WithVM and WithMachine exclude each other: the options are those of a graph.Machine")
-	case o.vm != nil && (o.accumulate || o.recompute):
-		err = errors.New("WithVM excludes WithAccumulation and WithRecompute: these are for a graph.Machine")
+	case o.hasOptimizer && o.optimizer == nil:
+		err = errors.New("the optimizer is nil")
+	case o.vm != nil && (o.accumulate || o.recompute || o.hasOptimizer):
+		err = errors.New("WithVM excludes WithAccumulation, WithRecompute and WithOptimizer: these are for a graph.Machine")
 	case o.accumulate && !o.grads:
 		err = fmt.Errorf("accumulation: %w", errNoGradients)
 	case o.recompute && !o.grads:
@@ -128,6 +138,9 @@ func (m *Model) machineOptions(o modelOptions) []graph.Option {
 	list := append(slices.Clip(o.graph), graph.WithKeep(keep...))
 	if o.accumulate {
 		list = append(list, graph.WithGradSums())
+	}
+	if o.hasOptimizer {
+		list = append(list, graph.WithOptimizer(o.optimizer, m.learnables...))
 	}
 	if o.recompute && len(m.layers) > 1 {
 		var stream G.Nodes

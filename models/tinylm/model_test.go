@@ -78,18 +78,18 @@ func TestLossScaleCancels(t *testing.T) {
 		if scale > 0 {
 			opts = append(opts, WithLossScale())
 		}
-		m := newTestModel(t, w, nil, 2, 64, opts...)
+		solver := newTestSolver(t)
+		m := newTestModel(t, w, nil, 2, 64, append(opts, WithOptimizer(solver))...)
 		if scale > 0 {
 			require.NoError(t, m.SetLossScale(scale))
 			require.ErrorContains(t, m.SetLossScale(0), "above 0")
 		} else {
 			require.ErrorContains(t, m.SetLossScale(1), "built without one")
 		}
-		solver := newTestSolver(t, m)
 		next := windows(m, prose, 1)
 		for range 3 {
 			next()
-			require.NoError(t, m.RunAndStep(solver))
+			require.NoError(t, m.Step())
 		}
 		norm := testutil.Must(solver.Norm())(t)
 		got := bits(t, w)
@@ -106,10 +106,8 @@ func TestLossScaleCancels(t *testing.T) {
 func TestModelWithoutSelected(t *testing.T) {
 	c := small()
 	c.NoSelected = true
-	m := newTestModel(t, newTestWeights(t, c, tensor.Float32, 1), nil, 2, 64, WithGradients(), WithParts())
-	solver := testutil.Closing(optim.NewAdamW(optim.WithMachine(m.Machine())))(t)
-	_, err := m.LossAndStep(solver)
-	require.NoError(t, err)
+	m := newTestModel(t, newTestWeights(t, c, tensor.Float32, 1), nil, 2, 64, WithParts(), WithOptimizer(newTestSolver(t)))
+	require.NoError(t, m.Step())
 	for _, n := range m.Graph().AllNodes() {
 		require.NotContains(t, n.String(), "select")
 		require.NotContains(t, n.Name(), "_sel")
@@ -150,12 +148,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestAccumulation(t *testing.T) {
 	losses := func(opts ...ModelOption) (list []float64) {
 		w := newTestWeights(t, small(), tensor.Float32, 1)
-		m := newTestModel(t, w, nil, 2, 64, opts...)
-		solver := newTestSolver(t, m)
+		solver := newTestSolver(t)
+		m := newTestModel(t, w, nil, 2, 64, append(opts, WithOptimizer(solver))...)
 		next := windows(m, prose, 1)
 		for range 3 {
 			next()
-			require.NoError(t, m.RunAndStep(solver))
+			require.NoError(t, m.Step())
 			list = append(list, testutil.Must(m.Loss())(t))
 			next()
 			list = append(list, testutil.Must(m.LossAndStep(solver))(t), testutil.Must(solver.Norm())(t))
@@ -166,12 +164,12 @@ func TestAccumulation(t *testing.T) {
 		next()
 		require.Zero(t, testing.AllocsPerRun(5, func() {
 			testutil.Check(m.Run())
-			testutil.Check(m.RunAndStep(solver))
+			testutil.Check(m.Step())
 		}))
 
 		require.NoError(t, solver.SetLR(0))
 		step := func() float64 {
-			require.NoError(t, m.RunAndStep(solver))
+			require.NoError(t, m.Step())
 			return testutil.Must(solver.Norm())(t)
 		}
 		norm := step()
@@ -181,7 +179,8 @@ func TestAccumulation(t *testing.T) {
 		require.ErrorContains(t, m.Run(), "id 256 at (0, 0)")
 		m.Tokens()[0] = 'a'
 		require.NoError(t, m.Run())
-		require.ErrorContains(t, m.RunAndStep(nil), "tinylm: step: ")
+		require.NoError(t, m.Machine().ZeroGrads())
+		*m.accumulated = accumulated{}
 		next = windows(m, prose, 1)
 		next()
 		again := step()
@@ -225,7 +224,7 @@ func TestAccumulationRefuses(t *testing.T) {
 func TestNewPlan(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float32, 1)
 	for _, opts := range [][]ModelOption{
-		nil, {WithGradients()}, {WithGradients(), WithAccumulation(), WithRecompute(), WithDocuments(9), WithoutLogits(),
+		nil, {WithGradients()}, {WithOptimizer(newTestSolver(t)), WithAccumulation(), WithRecompute(), WithDocuments(9), WithoutLogits(),
 			WithMachine(graph.WithCapture())},
 	} {
 		m := testutil.Closing(NewModel(w, 2, 64, opts...))(t)

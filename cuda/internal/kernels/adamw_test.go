@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,21 +15,23 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
 )
 
-// adamWTensor is a tensor before and after a step: weight, m and v.
-type adamWTensor struct {
-	grad          []float64
-	before, after [3][]float64
-	half          []float64 // the copy of the weight in half precision
+// stepTensor is a tensor of a step: weight, m, v and, in half precision, the copy of the weight.
+type stepTensor struct {
+	shape               []int
+	decay, muon, copied bool
+	grad                []float64
+	weight, m, v, half  []float64
 }
 
 // adamWScale is the scale of the gradients.
 const adamWScale = 4
 
-// eachCopies calls f without copies of the weights, with gradients in the type of x. In half precision it calls f again with copies in
-// that type: AdamWOp then takes gradients in float32.
+// eachCopies calls f without copies of the weights, with gradients in the type of x. In half precision it calls f again
+// with copies in that type: the update then takes gradients in float32.
 func (x *fixture) eachCopies(f func(copies bool, gradients elemType)) {
 	f(false, x.elemType)
 	if x.Type != kernels.F32 {
@@ -36,96 +39,145 @@ func (x *fixture) eachCopies(f func(copies bool, gradients elemType)) {
 	}
 }
 
-// adamW runs one step twice, from moments of earlier steps. If bad is not 0, one gradient is bad. It returns the norm and the
-// tensors.
-func (x *fixture) adamW(steps int, clip, bad float64, copies bool, gradients elemType) (norm float64, tensors []adamWTensor) {
+// step runs the ops of a step twice: the norm, AdamW without and with copies, and Muon without and with copies. It returns
+// the norm and the tensors after the step.
+func (x *fixture) step(h optimizer.Hyper, gradients elemType, before []stepTensor) (norm float64, after []stepTensor) {
 	defer x.dev.reset(x.t)
-	hyper := make([]float64, optimizer.HyperLen)
-	optimizer.Hyper{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: clip, Scale: adamWScale, Step: steps + 1}.Write(hyper)
-	numbers := testutil.Must(binary.Append(nil, binary.LittleEndian, hyper))(x.t)
-	op, aligned := optimizer.Update{}, *x
+	hyper, aligned := make([]float64, optimizer.HyperLen), *x
+	h.Write(hyper)
 	aligned.skew = 0
-	if copies {
-		op.Copies = dtypes[x.Type]
-	}
+	numbers := testutil.Must(binary.Append(nil, binary.LittleEndian, hyper))(x.t)
 	var first [][]byte
 	for range 2 {
-		tensors, op.DecayMask = nil, ""
-		in := []arg{aligned.place(operand(tensor.Float64, optimizer.HyperLen), numbers)}
+		hyper := aligned.place(operand(tensor.Float64, optimizer.HyperLen), numbers)
 		out := aligned.place(operand(tensor.Float64, 1), poison(8))
-		for i, n := range []int{1, 17, 1 << 14, 40001} {
-			seed := uint64(10 * i)
-			w, m := f32.roundAll(testutil.Normal(seed+1, n)), f32.roundAll(testutil.Normal(seed+2, n))
-			v := f32.roundAll(testutil.Uniform(seed+3, n, 0.1, 1))
-			a := adamWTensor{grad: x.roundAll(testutil.Normal(seed, n)), before: [3][]float64{w, m, v}}
-			if i == 2 && bad != 0 {
-				a.grad[n/2] = bad
+		args, grads := make([][]arg, len(before)), []arg{hyper}
+		for i, a := range before {
+			args[i] = []arg{x.in(f32, a.weight, a.shape...), x.in(gradients, a.grad, a.shape...), x.in(f32, a.m, a.shape...)}
+			if !a.muon {
+				args[i] = append(args[i], x.in(f32, a.v, a.shape...))
 			}
-			in = append(in, x.in(f32, w, n), x.in(gradients, a.grad, n), x.in(f32, m, n), x.in(f32, v, n))
-			if copies {
-				var shape []int // of the copy: the second tensor has none
-				if i != 1 {
-					shape = []int{n}
-				}
-				in = append(in, x.out(x.elemType, shape...))
+			if a.copied {
+				args[i] = append(args[i], x.out(x.elemType, a.shape...))
 			}
-			op.DecayMask += strconv.Itoa(i % 2)
-			tensors = append(tensors, a)
+			grads = append(grads, args[i][1])
 		}
-		runOp(x.t, x.dev, x.dev.variants()[0], op, in, []arg{out})
-		var got [][]byte
-		for _, a := range append(in[1:], out) {
-			got = append(got, x.bytes(a))
+		run := func(op spec.Spec, in, out []arg) { runOp(x.t, x.dev, x.dev.variants()[0], op, in, out) }
+		run(optimizer.GradNorm{}, grads, []arg{out})
+		for group := range 4 {
+			muon, copied, half := group >= 2, group%2 == 1, tensor.Dtype{}
+			if copied {
+				half = dtypes[x.Type]
+			}
+			in, results, decay := []arg{hyper, out}, []arg(nil), ""
+			for i, a := range before {
+				if a.muon == muon && a.copied == copied {
+					in, results = append(in, args[i]...), append(results, args[i][2:]...)
+					decay += map[bool]string{false: "0", true: "1"}[a.decay]
+				}
+			}
+			switch {
+			case decay == "":
+			case muon:
+				run(optimizer.Muon{Decay: decay, Copies: half}, in, results)
+			default:
+				run(optimizer.AdamW{Decay: decay, Copies: half}, in, results)
+			}
+		}
+		got, list := [][]byte{x.bytes(out)}, slices.Clone(before)
+		norm = math.Float64frombits(binary.LittleEndian.Uint64(got[0]))
+		for i, a := range args {
+			for _, y := range a {
+				got = append(got, x.bytes(y))
+			}
+			list[i].weight, list[i].m = f32.decode(x.bytes(a[0])), f32.decode(x.bytes(a[2]))
+			if !list[i].muon {
+				list[i].v = f32.decode(x.bytes(a[3]))
+			}
+			if list[i].copied {
+				list[i].half = x.decode(x.bytes(a[len(a)-1]))
+			}
 		}
 		if first == nil {
 			first = got
 		}
 		require.Equal(x.t, first, got, "two runs differ")
+		after = list
 	}
-	perTensor := len(first) / len(tensors)
-	for i := range tensors {
-		arrays, a := first[perTensor*i:], &tensors[i]
-		a.after = [3][]float64{f32.decode(arrays[0]), f32.decode(arrays[2]), f32.decode(arrays[3])}
-		if copies {
-			a.half = x.decode(arrays[4])
+	return norm, after
+}
+
+// newStepTensor draws a tensor before a step, with a gradient in the type of x.
+func (x *fixture) newStepTensor(seed uint64, shape ...int) stepTensor {
+	n := tensor.Shape(shape).TotalSize()
+	return stepTensor{
+		shape: shape, grad: x.roundAll(testutil.Normal(seed, n)), weight: f32.roundAll(testutil.Normal(seed+1, n)),
+		m: f32.roundAll(testutil.Normal(seed+2, n)), v: f32.roundAll(testutil.Uniform(seed+3, n, 0.1, 1)),
+	}
+}
+
+// requireStep compares a step with the oracle's. Before it were steps.
+func (x *fixture) requireStep(h optimizer.Hyper, gradients elemType, before []stepTensor) {
+	x.t.Helper()
+	norm, after := x.step(h, gradients, before)
+	constants, p := ref.DefaultAdamW(), optimizer.MuonPolynomials()
+	constants.Clip, constants.Momentum, constants.Polynomials = h.Clip, h.Momentum, p[:]
+	constants.Muon = func(name string) bool {
+		return before[testutil.Must(strconv.Atoi(strings.TrimSuffix(name, ".pe")))(x.t)].muon
+	}
+	name := func(i int) string { // by which the oracle decays the tensor if the step does
+		if !before[i].decay {
+			return fmt.Sprint(i, ".pe")
+		}
+		return fmt.Sprint(i)
+	}
+	type tensors = map[string]*ref.Tensor
+	params, grads, m, v := tensors{}, tensors{}, tensors{}, tensors{}
+	for i, a := range before {
+		shape := a.shape
+		if len(shape) == 1 {
+			shape = []int{1, shape[0]} // two axes: it decays
+		}
+		of := func(data []float64) *ref.Tensor { return ref.From(slices.Clone(data), shape...) }
+		params[name(i)], grads[name(i)], m[name(i)], v[name(i)] = of(a.weight), of(a.grad), of(a.m), of(a.v)
+		for j := range a.grad {
+			grads[name(i)].Data[j] /= adamWScale
 		}
 	}
-	return math.Float64frombits(binary.LittleEndian.Uint64(first[len(first)-1])), tensors
+	want := ref.AdamWStep(params, grads, &ref.AdamWState{T: h.Step - 1, M: m, V: v}, h.LR, constants)
+	testutil.Within(x.t, "norm", []float64{norm}, []float64{want}, 1e-12)
+	for i, a := range after {
+		testutil.Within(x.t, "weight "+name(i), a.weight, params[name(i)].Data, f32.tolerance())
+		testutil.Within(x.t, "m "+name(i), a.m, m[name(i)].Data, f32.tolerance())
+		if !a.muon {
+			testutil.Within(x.t, "v "+name(i), a.v, v[name(i)].Data, f32.tolerance())
+		}
+		if a.copied {
+			testutil.Within(x.t, "copy "+name(i), a.half, x.roundAll(a.weight), 0)
+		}
+	}
+}
+
+// adamWTensors draws tensors of AdamW, of which every second decays. With copies, all but the second have one.
+func (x *fixture) adamWTensors(copies bool) (list []stepTensor) {
+	for i, n := range []int{1, 17, 1 << 14, 40001} {
+		a := x.newStepTensor(uint64(10*i), n)
+		a.decay, a.copied = i%2 == 1, copies && i != 1
+		list = append(list, a)
+	}
+	return list
+}
+
+func adamWHyper(step int, clip float64) optimizer.Hyper {
+	return optimizer.Hyper{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: clip, Scale: adamWScale, Step: step,
+		Momentum: 0.95}
 }
 
 func TestAdamWMatchesOracle(t *testing.T) {
 	onFixture(t, func(t *testing.T, x *fixture) {
 		x.eachCopies(func(copies bool, gradients elemType) {
 			for _, clip := range []float64{1, 1e6} {
-				const steps = 4
-				norm, tensors := x.adamW(steps, clip, 0, copies, gradients)
-				h := ref.DefaultAdamW()
-				h.Clip = clip
-				grads, params, m, v := map[string]*ref.Tensor{}, map[string]*ref.Tensor{}, map[string]*ref.Tensor{}, map[string]*ref.Tensor{}
-				want := [3]map[string]*ref.Tensor{params, m, v}
-				for i, a := range tensors {
-					name, shape := fmt.Sprint("w", i), []int{len(a.grad)}
-					if i%2 == 1 {
-						shape = []int{1, len(a.grad)} // two axes: it decays
-					}
-					for j, values := range a.before {
-						want[j][name] = ref.From(slices.Clone(values), shape...)
-					}
-					grads[name] = ref.From(slices.Clone(a.grad), shape...)
-					for j := range a.grad {
-						grads[name].Data[j] /= adamWScale
-					}
-				}
-				wantNorm := ref.AdamWStep(params, grads, &ref.AdamWState{T: steps, M: m, V: v}, 0.01, h)
-				testutil.Within(t, "norm", []float64{norm}, []float64{wantNorm}, 1e-12)
-				for i, a := range tensors {
-					for j, what := range []string{"weight", "m", "v"} {
-						testutil.Within(t, what, a.after[j], want[j][fmt.Sprint("w", i)].Data, f32.tolerance())
-					}
-					if copies && i != 1 {
-						testutil.Within(t, "copy in half precision", a.half, x.roundAll(a.after[0]), 0)
-					}
-				}
+				x.requireStep(adamWHyper(5, clip), gradients, x.adamWTensors(copies))
 			}
 		})
 	})
@@ -135,11 +187,49 @@ func TestAdamWOfANormThatIsNotFinite(t *testing.T) {
 	onFixture(t, func(t *testing.T, x *fixture) {
 		x.eachCopies(func(copies bool, gradients elemType) {
 			for _, bad := range []float64{math.NaN(), math.Inf(1)} {
-				norm, tensors := x.adamW(0, 1, bad, copies, gradients)
+				before := x.adamWTensors(copies)
+				before[2].grad[1<<13] = bad
+				norm, after := x.step(adamWHyper(1, 1), gradients, before)
 				require.True(t, math.IsNaN(norm) || math.IsInf(norm, 0), "norm %v of gradients with %v", norm, bad)
-				for _, a := range tensors {
-					require.Equal(t, a.before, a.after)
+				for i, a := range after {
+					require.Equal(t, before[i].weight, a.weight)
+					require.Equal(t, before[i].m, a.m)
+					require.Equal(t, before[i].v, a.v)
 				}
+			}
+		})
+	})
+}
+
+// muonTensors draws three matrices of one shape, one with more rows than columns, and one row. The second takes no step of
+// Muon.
+func (x *fixture) muonTensors(copies bool) (list []stepTensor) {
+	for i, shape := range [][]int{{24, 40}, {24, 40}, {24, 40}, {70, 33}, {1, 9}} {
+		a := x.newStepTensor(uint64(10*i), shape...)
+		a.decay, a.muon, a.copied = i%2 == 0, i != 1, copies
+		list = append(list, a)
+	}
+	return list
+}
+
+func TestMuonMatchesOracle(t *testing.T) {
+	onFixture(t, func(t *testing.T, x *fixture) {
+		x.eachCopies(func(copies bool, gradients elemType) {
+			x.requireStep(adamWHyper(1, 1), gradients, x.muonTensors(copies))
+		})
+	})
+}
+
+func TestMuonOfANormThatIsNotFinite(t *testing.T) {
+	onFixture(t, func(t *testing.T, x *fixture) {
+		x.eachCopies(func(copies bool, gradients elemType) {
+			before := x.muonTensors(copies)
+			before[3].grad[5] = math.Inf(1)
+			norm, after := x.step(adamWHyper(1, 1), gradients, before)
+			require.True(t, math.IsInf(norm, 1))
+			for i, a := range after {
+				require.Equal(t, before[i].weight, a.weight)
+				require.Equal(t, before[i].m, a.m)
 			}
 		})
 	})

@@ -408,7 +408,7 @@ func TestAttentionGradientEntriesByType(t *testing.T) {
 					}
 					types := fmt.Sprintf("%v, %s %v", s.Type, name, saved.Type)
 					require.Equal(t, accepted[types], names, "%s: %s", op.Name(), types)
-					in, _ := all.Table().Of(op)[0].Storage.Types(call, ops.BFloat16)
+					in, _ := all.Table().Of(op)[0].Types.Stored(call, ops.BFloat16)
 					want := map[bool]tensor.Dtype{false: ops.BFloat16, true: tensor.Float32}[delta]
 					require.Equal(t, want, in[len(in)-3], "%s: %s", op.Name(), types)
 				}

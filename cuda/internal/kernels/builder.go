@@ -6,53 +6,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
-
-// GPU holds the properties of the device by which kernels are chosen. Equal GPUs get the same launches, and so the same bits.
-type GPU struct {
-	Capability     int // compute capability, ten times the major number plus the minor one
-	SharedPerBlock int // bytes of shared memory that a block may have
-	SharedPerSM    int // bytes of shared memory of a multiprocessor
-	SMs            int
-	// EncodeTensorMap is driver.Device.EncodeTensorMap.
-	EncodeTensorMap func(to []byte, at Ptr, dims [4]int64, box [2]int64) error
-}
-
-// sm90 is the compute capability of the devices that run code for sm_90a.
-const sm90 = 90
-
-// CheckSM90 refuses devices that do not run the code for sm_90a. That code alone has wgmma, clusters and overlapping launches: newer
-// devices run the PTX, which has none of them.
-func (g GPU) CheckSM90() error {
-	if g.Capability != sm90 {
-		return graph.Refuse(graph.ReasonCapability, "compute capability %.1f, want 9.0", float64(g.Capability)/10)
-	}
-	return nil
-}
-
-// Operand is an input or output of an op, with the place of its first element.
-type Operand struct {
-	spec.Operand
-	Ref      Ref
-	Follows  bool // its memory directly follows that of the previous operand
-	Constant bool // no launch writes to it while this launch, or the previous one, runs
-}
-
-// N returns the number of elements.
-func (o Operand) N() int64 { return int64(o.Elements()) }
-
-// Dim returns the length of an axis.
-func (o Operand) Dim(axis int) int64 { return int64(o.Shape[axis]) }
-
-// Rows returns the number of rows and the length of the last axis, 1 for a scalar.
-func (o Operand) Rows() (rows, cols int64) {
-	cols = 1
-	if n := len(o.Shape); n > 0 {
-		cols = int64(o.Shape[n-1])
-	}
-	return o.N() / cols, cols
-}
 
 // Step is a launch, or a product of a library.
 type Step struct {
@@ -96,68 +50,39 @@ func (p *Plan) Set(at Addresses, workAt Ptr, cells []*cpu.Buf) (moved bool) {
 	return moved
 }
 
-// Builder collects the launches of one op in the order in which they run. Its first error becomes the error of the entry
-// that uses it.
+// Builder collects the launches of one op in the order in which they run. Its first error becomes the error of the
+// plan.
 type Builder struct {
-	GPU     GPU
-	Type    Type // of the operands with a t or an h in the entry's Storage
-	In, Out []Operand
-	// Documents is the table int32 [B,S,4] of the documents that are packed into the rows, made by DocumentTableOp. It is null
-	// without documents. The kernels read it at each launch, so documents may change without a new plan.
-	Documents Ref
-	Library   Library // computes products; nil for our own kernels
-	Policy    graph.Policy
-
+	Call
 	plan Plan
 	err  error
 }
 
 // NewBuilder returns a builder for the operands of a call. If library is not nil, it computes the products.
 func NewBuilder(gpu GPU, library Library, s graph.Call) *Builder {
-	b := &Builder{GPU: gpu, Library: library, Policy: s.Policy}
-	if n := firstOperand + len(s.In) + len(s.Out); n > maxArrays {
-		b.Fail(graph.Refuse(graph.ReasonSize, "%d operands, want at most %d", n-firstOperand, maxArrays-firstOperand))
-	}
-	place := firstOperand
-	for _, list := range []struct {
-		from []spec.Operand
-		to   *[]Operand
-	}{{s.In, &b.In}, {s.Out, &b.Out}} {
-		for _, o := range list.from {
-			i := place - firstOperand
-			*list.to = append(*list.to, Operand{o, refTo(place, 0), i < len(s.Follows) && s.Follows[i], i < len(s.Constant) && s.Constant[i]})
-			place++
-		}
-	}
-	return b
+	c, err := newCall(gpu, library, s)
+	return &Builder{Call: *c, err: err}
 }
 
-// Fail makes err, if not nil, the error of the plan. It keeps the first error: later ones are its consequences. It is for methods of
-// Builder, and for matmul.Multiply, which some build functions call many times. Build functions return their own refusals.
+// Fail makes err, if not nil, the error of the plan. It keeps the first error: later ones are its consequences.
 func (b *Builder) Fail(err error) {
 	if b.err == nil {
 		b.err = err
 	}
 }
 
-// TypeOf returns the storage type of an operand whose type the entry's Storage leaves open.
-func (b *Builder) TypeOf(o Operand) Type {
-	t, err := TypeOf(o.Dtype)
-	b.Fail(err)
-	return t
-}
-
-// Launch adds a launch. params points to the kernel's argument, a struct with the fields of the one in CUDA C++. Launch copies *params,
-// so the caller may change it for the next launch.
-func (b *Builder) Launch(kernel string, grid, block Dim, shared int64, params any) {
+// AddLaunch adds a launch. params points to the kernel's argument, a struct with the fields of the one in CUDA C++.
+// AddLaunch copies *params, so the caller may change it for the next launch.
+func (b *Builder) AddLaunch(kernel string, grid, block Dim, shared int64, params any) {
 	l := Launch{Kernel: kernel, Grid: grid, Block: block, Shared: int(shared), Argument: Pack(params)}
 	b.Fail(l.check())
 	b.plan.Steps = append(b.plan.Steps, Step{Launch: l})
 }
 
-// LaunchClusters adds a launch of a kernel that is compiled for clusters. The blocks of a cluster are the whole grid along x.
-func (b *Builder) LaunchClusters(kernel string, grid, block Dim, shared int64, params any) {
-	b.Launch(kernel, grid, block, shared, params)
+// AddClusters adds a launch of a kernel that is compiled for clusters. The blocks of a cluster are the whole grid along
+// x.
+func (b *Builder) AddClusters(kernel string, grid, block Dim, shared int64, params any) {
+	b.AddLaunch(kernel, grid, block, shared, params)
 	b.plan.Steps[len(b.plan.Steps)-1].Cluster = grid.X
 }
 
@@ -174,26 +99,15 @@ func (b *Builder) Encode(offset uintptr, ref Ref, encode func(to []byte, at Ptr)
 	argument.Relocations = append(argument.Relocations, Relocation{int(offset), ref, encode})
 }
 
-// LaunchElements adds a launch of an elementwise kernel over n elements of a type.
-func (b *Builder) LaunchElements(kernel string, t Type, n int64, params any) {
-	b.Launch(kernel, GridStride(CeilDiv(n, 256*t.Lanes())), Threads(), 0, params)
+// AddElements adds a launch of an elementwise kernel over n elements of a type.
+func (b *Builder) AddElements(kernel string, t Type, n int64, params any) {
+	b.AddLaunch(kernel, GridStride(CeilDiv(n, 256*t.Lanes())), Threads(), 0, params)
 }
 
-// LaunchRows adds a launch in which a warp or a block owns a row of cols elements.
-func (b *Builder) LaunchRows(kernel string, rows, cols int64, params any) {
+// AddRows adds a launch in which a warp or a block owns a row of cols elements.
+func (b *Builder) AddRows(kernel string, rows, cols int64, params any) {
 	block := RowThreads(cols)
-	b.Launch(kernel, RowBlocks(rows, block), block, 0, params)
-}
-
-// ReservedShared is the shared memory of a thread block that the hardware reserves, in bytes.
-const ReservedShared = 1024
-
-// CheckShared refuses kernels whose thread blocks need more shared memory than one may have.
-func (b *Builder) CheckShared(name string, bytes int64) error {
-	if limit := int64(b.GPU.SharedPerBlock); bytes > limit {
-		return graph.Refuse(graph.ReasonShared, "%s: %d bytes of shared memory, a block has %d", name, bytes, limit)
-	}
-	return nil
+	b.AddLaunch(kernel, RowBlocks(rows, block), block, 0, params)
 }
 
 // Aligned sets the alignment that operand addresses need, in bytes.

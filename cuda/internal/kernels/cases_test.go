@@ -104,9 +104,9 @@ func shapedAs(t testing.TB, c opcases.Case, s elemType, as arrangement) (x typed
 		of.Out = testutil.Must(call.Spec.Infer(retyped(of.In, wide)))(t)
 		free, taken := of, false
 		for _, e := range all.Table().Of(call.Spec) { // the first one that takes the op in the types of its operands
-			in, out := e.Storage.Types(free, dtypes[s.Type])
+			in, out := e.Types.Stored(free, dtypes[s.Type])
 			of = graph.Call{Spec: call.Spec, In: retyped(free.In, in), Out: retyped(free.Out, out)}
-			if _, err := e.Plan(call.Spec, of, h200, nil); err != nil {
+			if e.Guard(call.Spec, of, h200, nil) != nil {
 				continue
 			}
 			taken = true

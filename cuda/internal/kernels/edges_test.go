@@ -12,7 +12,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/memory"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -125,8 +125,8 @@ func TestCastsCopiesAndFillsKeepValues(t *testing.T) {
 			aligned.skew = 0
 			filled, words := aligned.out(f32, n), aligned.out(f16, n)
 			b := kernels.NewBuilder(h200, nil, callOf(nil, []arg{filled, words}))
-			rows.Fill(b, b.Out[0].Ref, int64(n), 32, math.Float32bits(2.5))
-			rows.Fill(b, b.Out[1].Ref, int64(n), 16, 0x3c00)
+			memory.AddFill(b, b.Out[0].Ref, int64(n), 32, math.Float32bits(2.5))
+			memory.AddFill(b, b.Out[1].Ref, int64(n), 16, 0x3c00)
 			runPlan(t, x.dev, testutil.Must(b.Plan())(t), filled, words)
 			for _, a := range []arg{y, back, same} {
 				testutil.Within(t, "copy", x.get(a), x.roundAll(values), 0)
@@ -223,8 +223,8 @@ func TestMoreThan2To31Elements(t *testing.T) {
 	}
 	x, y := argOf(ops.BFloat16, at[0], m, cols), argOf(ops.BFloat16, at[1], m, cols)
 	b := kernels.NewBuilder(h200, nil, callOf([]arg{x}, []arg{y}))
-	rows.Fill(b, b.In[0].Ref, n, 16, 0x3f80) // 1
-	rows.Fill(b, b.Out[0].Ref, n, 16, 0x7fed)
+	memory.AddFill(b, b.In[0].Ref, n, 16, 0x3f80) // 1
+	memory.AddFill(b, b.Out[0].Ref, n, 16, 0x7fed)
 	fill := testutil.Must(b.Plan())(t)
 	for name, c := range map[string]struct {
 		op   any

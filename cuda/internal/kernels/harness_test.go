@@ -87,6 +87,9 @@ func planOf(gpu kernels.GPU, name string, op any, s graph.Call) (*kernels.Plan, 
 			continue
 		}
 		taken = e.Takes(s)
+		if err = e.Guard(op, s, gpu, nil); err != nil {
+			continue
+		}
 		var p *kernels.Plan
 		if p, err = e.Plan(op, s, gpu, nil); err == nil {
 			return p, nil

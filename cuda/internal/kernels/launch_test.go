@@ -45,7 +45,7 @@ func TestPackedAddressesArePlaced(t *testing.T) {
 	scratch := b.Scratch(5)
 	p := params{a: b.In[1].Ref.Plus(12), n: -3, in: inner{b.Out[0].Ref}, f: 1.5}
 	p.list[0], p.list[2] = work.Plus(8), scratch
-	b.Launch("nsa_test", kernels.Line(1), kernels.Line(32), 0, &p)
+	b.AddLaunch("nsa_test", kernels.Line(1), kernels.Line(32), 0, &p)
 	plan := testutil.Must(b.Plan())(t)
 	require.EqualValues(t, 2*256+5, plan.WorkBytes())
 	want := func(work, x, y, z kernels.Ptr) []byte {
@@ -132,13 +132,14 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 			add(spec.Cast{To: half.Dtype}, graph.Call{In: []spec.Operand{wide}, Out: []spec.Operand{half}})
 			add(spec.Cast{To: wide.Dtype}, graph.Call{In: []spec.Operand{half}, Out: []spec.Operand{wide}})
 		}
-		adamW := []spec.Operand{operand(tensor.Float64, optimizer.HyperLen), wide, half, wide, wide}
+		hyper, norm := operand(tensor.Float64, optimizer.HyperLen), operand(tensor.Float64, 1)
+		add(optimizer.GradNorm{}, graph.Call{In: []spec.Operand{hyper, half, half}, Out: []spec.Operand{norm}})
+		adamW, moments := []spec.Operand{hyper, norm, wide, half, wide, wide}, []spec.Operand{wide, wide}
 		wide, half = operand(tensor.Float32, 7), operand(dtypes[s.Type], 7)
-		adamW = append(adamW, wide, half, wide, wide)
-		add(optimizer.Update{DecayMask: "10"}, graph.Call{In: adamW, Out: []spec.Operand{operand(tensor.Float64, 1)}})
+		adamW, moments = append(adamW, wide, half, wide, wide), append(moments, wide, wide)
+		add(optimizer.AdamW{Decay: "10"}, graph.Call{In: adamW, Out: moments})
 		matrix, gradient := operand(tensor.Float32, 7, 9), operand(dtypes[s.Type], 7, 9)
-		muon := []spec.Operand{operand(tensor.Float64, optimizer.HyperLen), matrix, gradient, matrix, operand(tensor.Float32)}
-		add(optimizer.Update{DecayMask: "1", MuonMask: "1"}, graph.Call{In: muon, Out: []spec.Operand{operand(tensor.Float64, 1)}})
+		add(optimizer.Muon{Decay: "1"}, graph.Call{In: []spec.Operand{hyper, norm, matrix, gradient, matrix}, Out: []spec.Operand{matrix}})
 		for _, n := range []int64{64, 3000} {
 			for trans := range 4 {
 				p := kernels.Product{Type: s.Type, Out: s.Type, M: n, N: n, K: 64, TransA: trans&1 != 0, TransB: trans&2 != 0}
@@ -203,23 +204,25 @@ func TestUnsupported(t *testing.T) {
 		op      spec.Spec
 		in, out list
 		reason  graph.Reason
+		detail  string
 	}{
-		"float64":        {pointwise.SiLU{}, list{of(tensor.Float64, 1)}, list{f(1)}, graph.ReasonType},
-		"two types":      {pointwise.SiLU{}, list{half}, list{f(3)}, graph.ReasonType},
-		"half to half":   {spec.Cast{To: ops.Float16}, list{half}, list{f16}, graph.ReasonType},
-		"wide rotation":  {pointwise.RoPE{Base: 1e4}, list{f(1, 1, 1, 4098)}, list{f(1, 1, 1, 4098)}, graph.ReasonShape},
-		"tokens of rows": {rotated, list{f(1, 2, 3, 4), f(2, 4)}, list{f(1, 2, 3, 2)}, graph.ReasonShape},
-		"wide norm":      {norm.RMSNormGrad{Eps: 1}, list{f(1, 20000), f(20000), f(1, 20000)}, list{f(1, 20000), f(20000)}, graph.ReasonShape},
-		"branches":       {pointwise.GatedSum{}, append(list{f(1, 1, 1, 9)}, slices.Repeat(list{f(1, 1, 1, 1)}, 9)...), list{f(1, 1, 1, 1)}, graph.ReasonShape},
-		"weight of norm": {norm.RMSNormGrad{Eps: 1}, list{halfRow, f(3), halfRow}, list{halfRow, f16}, graph.ReasonType},
+		"float64":        {pointwise.SiLU{}, list{of(tensor.Float64, 1)}, list{f(1)}, graph.ReasonType, "got float64"},
+		"two types":      {pointwise.SiLU{}, list{half}, list{f(3)}, graph.ReasonType, "x is bf16, y is f32, want one type"},
+		"half to half":   {spec.Cast{To: ops.Float16}, list{half}, list{f16}, graph.ReasonType, "cast from bf16 to f16"},
+		"wide rotation":  {pointwise.RoPE{Base: 1e4}, list{f(1, 1, 1, 4098)}, list{f(1, 1, 1, 4098)}, graph.ReasonShape, "dim is 4098"},
+		"tokens of rows": {rotated, list{f(1, 2, 3, 4), f(2, 4)}, list{f(1, 2, 3, 2)}, graph.ReasonShape, "rotated part"},
+		"wide norm":      {norm.RMSNormGrad{Eps: 1}, list{f(1, 20000), f(20000), f(1, 20000)}, list{f(1, 20000), f(20000)}, graph.ReasonShape, "dim is 20000"},
+		"branches":       {pointwise.GatedSum{}, append(list{f(1, 1, 1, 9)}, slices.Repeat(list{f(1, 1, 1, 1)}, 9)...), list{f(1, 1, 1, 1)}, graph.ReasonShape, "9 branches"},
+		"weight of norm": {norm.RMSNormGrad{Eps: 1}, list{halfRow, f(3), halfRow}, list{halfRow, f16}, graph.ReasonType, "dweight is float16"},
 		"half delta": {attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 4}, Delta: true},
-			list{q, q, q, of(ops.BFloat16, 1, 1, 8), lse, q}, list{q, q, q}, graph.ReasonType},
-		"2^16 operands": {pointwise.Add{}, slices.Repeat(list{f(1)}, 1<<16), list{f(1)}, graph.ReasonSize},
+			list{q, q, q, of(ops.BFloat16, 1, 1, 8), lse, q}, list{q, q, q}, graph.ReasonType, "o is bfloat16 (1, 1, 8), want float32"},
+		"2^16 operands": {pointwise.Add{}, slices.Repeat(list{f(1)}, 1<<16), list{f(1)}, graph.ReasonSize, "65537 operands"},
 	} {
 		s := graph.Call{Spec: x.op, In: x.in, Out: x.out}
 		require.NoError(t, s.Check(), name)
 		_, err := planOf(h200, "", x.op, s)
 		wantRefusal(t, name, err, x.reason)
+		require.ErrorContains(t, err, x.detail, name)
 	}
 	for name, p := range map[string]kernels.Product{
 		"result":        {Type: kernels.BF16, Out: kernels.F16, M: 1, N: 1, K: 1},
@@ -229,7 +232,7 @@ func TestUnsupported(t *testing.T) {
 		"unknown type":  {Type: 7, M: 1, N: 1, K: 1},
 	} {
 		b := kernels.NewBuilder(h200, nil, graph.Call{})
-		matmul.Multiply(b, p, 0, 0, 0, 0)
+		matmul.AddProduct(b, p, 0, 0, 0, 0)
 		_, err := b.Plan()
 		require.ErrorAs(t, err, new(*graph.Unsupported), name)
 	}
@@ -273,7 +276,7 @@ func TestShapeRules(t *testing.T) {
 		"l and d":         {chosen(func(p *ops.Params) { p.BlockLen = 5 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "does not divide the block length"},
 		"l' and d":        {chosen(func(p *ops.Params) { p.SelectBlock = 3 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "does not divide the selection block"},
 		"top n":           {chosen(func(p *ops.Params) { p.TopN = 2 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "top n = 2"},
-		"no tensors":      {optimizer.Update{}, list{operand(tensor.Float64, optimizer.HyperLen)}, list{factor}, graph.ReasonShape, "0 tensors"},
+		"no tensors":      {optimizer.AdamW{}, list{operand(tensor.Float64, optimizer.HyperLen), factor}, list{}, graph.ReasonShape, "0 tensors"},
 	} {
 		_, err := planOf(h200, "", x.op, graph.Call{In: x.in, Out: x.out})
 		wantRefusal(t, name, err, x.reason)

@@ -108,7 +108,7 @@ func planProduct(t testing.TB, p kernels.Product, bias bool) *kernels.Plan {
 	if !bias {
 		add = 0
 	}
-	matmul.Multiply(to, p, to.In[0].Ref, to.In[1].Ref, add, to.Out[0].Ref)
+	matmul.AddProduct(to, p, to.In[0].Ref, to.In[1].Ref, add, to.Out[0].Ref)
 	return testutil.Must(to.Plan())(t)
 }
 

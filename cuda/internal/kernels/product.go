@@ -20,7 +20,7 @@ type Product struct {
 	Batch                     int64 // matrices; 0 is one
 	StrideA, StrideB, StrideC int64 // elements from one to the next; 0 repeats a or b
 
-	// What a Library adds, and whether it may round. Builder.LibraryProduct sets these fields.
+	// What a Library adds, and whether it may round. The first two are set by who lists or adds the product.
 	Bias     bool // there is a bias [N], the same for all matrices of a batch
 	Residual bool // there is a residual, in the layout of c
 	TF32     bool // float32 operands may be rounded to TF32: 10 bits after the point, several times as fast
@@ -143,10 +143,22 @@ func (p *LibraryProduct) Addresses(at Addresses) ProductAddresses {
 	return ProductAddresses{at.Of(p.A), at.Of(p.B), at.Of(p.Bias), at.Of(p.Residual), at.Of(p.C), at.Of(p.Work)}
 }
 
-// LibraryProduct adds a product that b.Library computes. bias and residual are 0 for none.
-func (b *Builder) LibraryProduct(p Product, x, y, bias, residual, c Ref) {
-	p.Bias, p.Residual, p.TF32 = bias != 0, residual != 0, b.Policy.TF32 && p.Type == F32
-	ready, err := b.Library.Prepare(p)
+// prepare completes a product. If there is a library, prepare also returns the library's product, the same one for
+// equal products.
+func (c *Call) prepare(p Product) (Product, PreparedProduct, error) {
+	p, err := p.Complete()
+	if err != nil || c.Library == nil {
+		return p, nil, err
+	}
+	p.TF32 = c.Policy.TF32 && p.Type == F32
+	ready, err := c.Library.Prepare(p)
+	return p, ready, err
+}
+
+// AddProduct adds a product that b.Library computes. bias and residual are 0 for none.
+func (b *Builder) AddProduct(p Product, x, y, bias, residual, c Ref) {
+	p.Bias, p.Residual = bias != 0, residual != 0
+	_, ready, err := b.prepare(p)
 	if err != nil {
 		b.Fail(err)
 		return

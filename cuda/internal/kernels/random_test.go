@@ -31,7 +31,7 @@ func TestRandomCallsOnHost(t *testing.T) {
 		dev := []device{host, mmaHost{host}}[i%2]
 		call := graph.Call{In: slices.Clone(c.In), Out: slices.Clone(c.Out)}
 		if half := []tensor.Dtype{ops.BFloat16, ops.Float16, {}}[i%3]; spec.IsHalf(half) {
-			in, out := all.Table().Of(c.Spec)[0].Storage.Types(call, half)
+			in, out := all.Table().Of(c.Spec)[0].Types.Stored(call, half)
 			call.In, call.Out = retyped(call.In, in), retyped(call.Out, out)
 		}
 		v := dev.variants()[rng.IntN(len(dev.variants()))]

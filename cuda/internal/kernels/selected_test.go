@@ -228,16 +228,16 @@ func compareListedBlocks(t *testing.T, dev device, s selectedSize, idx []int32) 
 		return int(argumentField(t, &plan.Steps[0].Launch, b.arguments[0], "walks", field))
 	}
 	array := func(field string, n int) []int32 { return decodeInts(dev.get(t, kernels.Ptr(number(field)), 4*n)) }
-	tiles, queries, room := number("tiles"), number("queries"), number("room")
+	tiles, queries, capacity := number("tiles"), number("queries"), number("capacity")
 	require.Equal(t, (s.S-1)/queries+1, tiles)
 	groups, firsts := s.B*s.Hkv, s.firsts()
-	count, blocks := array("count", groups*tiles), array("blocks", groups*tiles*room*2)
+	count, blocks := array("count", groups*tiles), array("blocks", groups*tiles*capacity*2)
 	for tile := range groups * tiles {
 		want := s.piecesOfTile(idx, firsts, tile/tiles, tile%tiles*queries, queries)
 		require.Len(t, want, int(count[tile]))
-		require.LessOrEqual(t, int(count[tile]), room)
+		require.LessOrEqual(t, int(count[tile]), capacity)
 		for i, key := range slices.Sorted(maps.Keys(want)) {
-			entry := blocks[2*(tile*room+i):][:2]
+			entry := blocks[2*(tile*capacity+i):][:2]
 			require.EqualValues(t, key, entry[0], "tile %d", tile)
 			require.Equal(t, want[key], uint32(entry[1]), "queries of key %d", key)
 		}

@@ -132,18 +132,17 @@ func Train(ctx context.Context, t Task, k Kind, o Options, report func(Evaluatio
 }
 
 func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report func(Evaluation)) (err error) {
-	m, err := tinylm.NewModel(w, o.Rows, t.Context, tinylm.WithGradients(), tinylm.WithoutLogits(),
+	solver, err := optim.NewAdamW(optim.WithDecay(0),
+		optim.WithSchedule(optim.WarmupCosine{LR: o.LR, Warmup: min(50, o.Steps/4), Total: o.Steps, Floor: 0.05}))
+	if err != nil {
+		return err
+	}
+	m, err := tinylm.NewModel(w, o.Rows, t.Context, tinylm.WithOptimizer(solver), tinylm.WithoutLogits(),
 		tinylm.WithDocuments(o.Rows*t.Context/t.shortestContext()), o.machine())
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	solver, err := optim.NewAdamW(optim.WithMachine(m.Machine()), optim.WithDecay(0),
-		optim.WithSchedule(optim.WarmupCosine{LR: o.LR, Warmup: min(50, o.Steps/4), Total: o.Steps, Floor: 0.05}))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, solver.Close()) }()
 	asked, err := o.newAsked(w, t)
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
@@ -53,6 +54,9 @@ func (r *runner) open(ctx context.Context) (err error) {
 		r.display.line("data: %s", r.corpus.Name())
 	} else {
 		r.display.line("data: %s: %d files, %s", r.corpus.Name(), r.corpus.Files(), memory.Size(r.corpus.Bytes()))
+	}
+	if r.solver, err = optim.NewAdamW(r.solverOptions()...); err != nil {
+		return err
 	}
 	if err := r.checkMemory(c); err != nil {
 		return err

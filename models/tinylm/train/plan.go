@@ -88,12 +88,8 @@ func (r *runner) plan(c tinylm.Config, eval graph.Plan, recompute bool) (n memor
 		flops += s.Cost.FLOPs
 	}
 	weights := 4 * int64(c.Parameters())
-	// Both plans count the weights, which exist once: the second count is AdamW's first moment, + weights its second.
-	models := int64(train.Memory()) + int64(eval.Memory()) + weights
-	if r.Optimizer == muonOptimizer {
-		models += weights // one moment less, but work memory of twice that size
-	}
-	copies := 2*weights + r.batchBytes() // of the moments while a checkpoint is written
+	models := int64(train.Memory()) + int64(eval.Memory()) - weights // both plans count the weights, which exist once
+	copies := 2*weights + r.batchBytes()                             // of the moments while a checkpoint is written
 	if r.host() {
 		return memoryNeed{host: models + copies + r.corpus.ReaderBytes()}, flops, nil
 	}
@@ -135,7 +131,7 @@ func (r *runner) withAdvice(err error) error {
 	return fmt.Errorf("%w: %s", err, advice)
 }
 
-// openModels makes the model that trains, the one that is evaluated, and the solver.
+// openModels makes the model that trains, and the one that is evaluated.
 func (r *runner) openModels() (err error) {
 	switch {
 	case r.precision != graph.FP16:
@@ -154,11 +150,7 @@ func (r *runner) openModels() (err error) {
 		return err
 	}
 	r.closers.Add(r.eval.Close)
-	r.solver, err = optim.NewAdamW(append(r.solverOptions(), optim.WithMachine(r.model.Machine()))...)
-	if err == nil {
-		r.closers.Add(r.solver.Close)
-	}
-	return err
+	return nil
 }
 
 // checkMachineOptions makes a machine of an empty graph, which checks environment variables.
@@ -172,7 +164,7 @@ func (r *runner) checkMachineOptions() error {
 
 // trainOptions returns the options of the model that trains.
 func (r *runner) trainOptions(recompute bool) []tinylm.ModelOption {
-	list := append(r.modelOptions(), tinylm.WithGradients(), tinylm.WithMachine(append(r.machineOptions(),
+	list := append(r.modelOptions(), tinylm.WithOptimizer(r.solver), tinylm.WithMachine(append(r.machineOptions(),
 		graph.WithCapture())...))
 	if r.Accumulate > 1 {
 		list = append(list, tinylm.WithAccumulation())

@@ -97,7 +97,7 @@ func (r *runner) enqueue(s *pendingStep) error {
 		fill(r.model, b)
 		launch := r.model.Run
 		if i == r.Accumulate-1 {
-			launch = func() error { return r.model.RunAndStep(r.solver) }
+			launch = func() error { return r.model.Step() }
 		}
 		if err := launch(); err != nil {
 			return err

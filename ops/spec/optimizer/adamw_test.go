@@ -19,58 +19,92 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
 )
 
-// adamW is optimizer.Update as a solver uses it: the state of the tensors and a kernel bound to it.
+// adamW are the ops of a step, one after the other, and the state of the tensors that they are bound to.
 type adamW[T cpu.Float] struct {
-	hyper  []float64
-	state  [][]T // weight, grad, m and v of each tensor
-	guards []func(testing.TB, string)
-	norm   []float64
-	kernel cpu.Kernel
-	team   *cpu.Team
-	mem    *cpu.Buf
+	hyper   []float64
+	state   [][]T // weight, grad, m and v of each tensor; no v with Muon
+	guards  []func(testing.TB, string)
+	norm    []float64
+	kernels []*cpu.Kernel
+	team    *cpu.Team
+	mem     *cpu.Buf
 }
 
-// newAdamW returns a solver with random weights, before the first step.
-func newAdamW[T cpu.Float](t testing.TB, s optimizer.Update, workers int, shapes ...[]int) *adamW[T] {
+// newAdamW returns the ops for random weights, before the first step. decay and muon have a character for each tensor;
+// muon "" is AdamW for all.
+func newAdamW[T cpu.Float](t testing.TB, decay, muon string, workers int, shapes ...[]int) *adamW[T] {
 	t.Helper()
 	a := &adamW[T]{hyper: make([]float64, optimizer.HyperLen), norm: []float64{-1}, team: cpu.NewTeam(workers)}
 	dt := tensor.Float32
 	if unsafe.Sizeof(T(0)) == 8 {
 		dt = tensor.Float64
 	}
-	in := []spec.Arg{{Operand: spec.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{optimizer.HyperLen}},
-		Buf: cpu.NewBuf(a.hyper)}}
+	arg := func(dt tensor.Dtype, shape tensor.Shape, buf *cpu.Buf) spec.Arg {
+		return spec.Arg{Operand: spec.Operand{Dtype: dt, Shape: shape}, Buf: buf}
+	}
+	hyper := arg(tensor.Float64, tensor.Shape{optimizer.HyperLen}, cpu.NewBuf(a.hyper))
+	norm := arg(tensor.Float64, tensor.Shape{1}, cpu.NewBuf(a.norm))
+	grads, adamWArgs, muonArgs := []spec.Arg{hyper}, []spec.Arg{hyper, norm}, []spec.Arg{hyper, norm}
+	var adamWOut, muonOut []spec.Arg
+	var adamWOp optimizer.AdamW
+	var muonOp optimizer.Muon
 	for i, shape := range shapes {
+		var of []spec.Arg
 		for j := range 4 {
-			if j == 3 && s.MuonMask != "" && s.MuonMask[i] == '1' {
+			if j == 3 && muon != "" && muon[i] == '1' {
 				a.state, a.guards = append(a.state, nil), append(a.guards, func(testing.TB, string) {})
-				in = append(in, spec.Arg{Operand: spec.Operand{Dtype: dt}, Buf: new(cpu.Buf)})
 				continue
 			}
 			x, guard := testutil.Guarded[T](tensor.Shape(shape).TotalSize())
 			clear(x)
 			a.state, a.guards = append(a.state, x), append(a.guards, guard)
-			in = append(in, spec.Arg{Operand: spec.Operand{Dtype: dt, Shape: shape}, Buf: cpu.NewBuf(x)})
+			of = append(of, arg(dt, shape, cpu.NewBuf(x)))
+		}
+		grads = append(grads, of[1])
+		if len(of) == 3 {
+			muonOp.Decay += decay[i : i+1]
+			muonArgs, muonOut = append(muonArgs, of...), append(muonOut, of[2:]...)
+		} else {
+			adamWOp.Decay += decay[i : i+1]
+			adamWArgs, adamWOut = append(adamWArgs, of...), append(adamWOut, of[2:]...)
 		}
 	}
-	var operands []spec.Operand
-	for _, x := range in {
-		operands = append(operands, x.Operand)
-	}
-	out := testutil.Must(s.Infer(operands))(t)
-	require.Equal(t, []spec.Operand{{Dtype: tensor.Float64, Shape: tensor.Shape{1}}}, out)
-	s.Bind(&a.kernel, in, []spec.Arg{{Operand: out[0], Buf: cpu.NewBuf(a.norm)}})
-	a.mem = cpu.NewBuf(cpu.AlignedBytes(a.kernel.WorkBytes(a.team.Workers())))
+	a.bind(t, optimizer.GradNorm{}, grads, []spec.Arg{norm})
+	a.bind(t, adamWOp, adamWArgs, adamWOut)
+	a.bind(t, muonOp, muonArgs, muonOut)
 	a.fill(0, 1, 1)
 	return a
+}
+
+// bind adds an op, unless it has no tensors.
+func (a *adamW[T]) bind(t testing.TB, s spec.Spec, in, out []spec.Arg) {
+	t.Helper()
+	if len(out) == 0 {
+		return
+	}
+	operands := func(args []spec.Arg) (list []spec.Operand) {
+		for _, x := range args {
+			list = append(list, x.Operand)
+		}
+		return list
+	}
+	require.Equal(t, operands(out), testutil.Must(s.Infer(operands(in)))(t))
+	k := new(cpu.Kernel)
+	s.Bind(k, in, out)
+	a.kernels = append(a.kernels, k)
+	if n := k.WorkBytes(a.team.Workers()); a.mem == nil || n > a.mem.Bytes() {
+		a.mem = cpu.NewBuf(cpu.AlignedBytes(n))
+	}
 }
 
 // step does one step after poisoning the work memory, and checks the guards.
 func (a *adamW[T]) step(t testing.TB, h optimizer.Hyper) float64 {
 	t.Helper()
 	h.Write(a.hyper)
-	testutil.Poison(cpu.Slice[float64](a.mem))
-	require.NoError(t, a.team.Run(&a.kernel, a.mem))
+	for _, k := range a.kernels {
+		testutil.Poison(cpu.Slice[float64](a.mem))
+		require.NoError(t, a.team.Run(k, a.mem))
+	}
 	for i, guard := range a.guards {
 		guard(t, fmt.Sprint("state ", i))
 	}
@@ -96,7 +130,7 @@ func (a *adamW[T]) fill(of int, seed uint64, scale float64) {
 }
 
 func testAdamW[T cpu.Float](t *testing.T, scale, clip, tol float64) {
-	a := newAdamW[T](t, optimizer.Update{DecayMask: adamWDecay}, 2, adamWShapes...)
+	a := newAdamW[T](t, adamWDecay, "", 2, adamWShapes...)
 	params := map[string]*ref.Tensor{}
 	for i, name := range adamWNames {
 		params[name] = ref.From(testutil.Convert[float64](a.state[4*i]), adamWShapes[i]...)
@@ -133,7 +167,7 @@ func TestAdamWMatchesOracle(t *testing.T) {
 func TestAdamWScale(t *testing.T) {
 	var want *adamW[float32]
 	for _, scale := range []float64{0, 1, 1 << 16} {
-		a := newAdamW[float32](t, optimizer.Update{DecayMask: "10"}, 2, []int{30, 50}, []int{7})
+		a := newAdamW[float32](t, "10", "", 2, []int{30, 50}, []int{7})
 		for step := 1; step <= 3; step++ {
 			a.fill(1, uint64(step), max(1, scale))
 			a.step(t, optimizer.Hyper{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Scale: scale,
@@ -155,7 +189,7 @@ func TestAdamWScale(t *testing.T) {
 func TestAdamWNotFinite(t *testing.T) {
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))} {
 		for _, clip := range []float64{0, 1} {
-			a := newAdamW[float32](t, optimizer.Update{DecayMask: "10"}, 2, []int{3, 5000}, []int{7})
+			a := newAdamW[float32](t, "10", "", 2, []int{3, 5000}, []int{7})
 			a.fill(1, 2, 1)
 			h := optimizer.Hyper{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: clip, Step: 1}
 			a.step(t, h)
@@ -179,7 +213,7 @@ func TestAdamWNotFinite(t *testing.T) {
 func TestAdamWBitsOfTeams(t *testing.T) {
 	var want *adamW[float32]
 	for _, workers := range []int{1, 2, 3, 7} {
-		a := newAdamW[float32](t, optimizer.Update{DecayMask: adamWDecay}, workers, adamWShapes...)
+		a := newAdamW[float32](t, adamWDecay, "", workers, adamWShapes...)
 		a.fill(1, 2, 1)
 		a.step(t, optimizer.Hyper{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Step: 1})
 		if want == nil {
@@ -190,18 +224,29 @@ func TestAdamWBitsOfTeams(t *testing.T) {
 	}
 }
 
-// TestSplitAdamW: the split inputs, one tensor after the other, are the inputs.
-func TestSplitAdamW(t *testing.T) {
-	for _, op := range []optimizer.Update{{DecayMask: "010"}, {DecayMask: "010", Copies: ops.BFloat16}} {
-		in := make([]int, 1+op.PerTensor()*len(op.DecayMask))
-		for i := range in {
-			in[i] = i + 1
+// TestSplit: the split inputs, one tensor after the other, are the inputs.
+func TestSplit(t *testing.T) {
+	for _, copies := range []tensor.Dtype{{}, ops.BFloat16} {
+		extra := map[bool]int{true: 1}[spec.IsHalf(copies)]
+		numbers := func(n int) []int {
+			in := make([]int, n)
+			for i := range in {
+				in[i] = i + 1
+			}
+			return in
 		}
-		hyper, tensors := optimizer.Split(op, in)
-		joined := []int{hyper}
+		in := numbers(2 + 3*(4+extra))
+		hyper, norm, tensors := optimizer.SplitAdamW(optimizer.AdamW{Decay: "010", Copies: copies}, in)
+		joined := []int{hyper, norm}
 		for _, x := range tensors {
-			joined = append(joined, []int{x.Weight, x.Grad, x.M, x.V, x.Copy}[:op.PerTensor()]...)
-			require.Equal(t, spec.IsHalf(op.Copies), x.Copy != 0)
+			joined = append(joined, []int{x.Weight, x.Grad, x.M, x.V, x.Copy}[:4+extra]...)
+		}
+		require.Equal(t, in, joined)
+		in = numbers(2 + 3*(3+extra))
+		hyper, norm, matrices := optimizer.SplitMuon(optimizer.Muon{Decay: "010", Copies: copies}, in)
+		joined = []int{hyper, norm}
+		for _, x := range matrices {
+			joined = append(joined, []int{x.Weight, x.Grad, x.M, x.Copy}[:3+extra]...)
 		}
 		require.Equal(t, in, joined)
 	}

@@ -20,9 +20,9 @@ func operand(shape ...int) spec.Operand {
 func ExampleHyper() {
 	hyper := make([]float64, optimizer.HyperLen)
 	optimizer.Hyper{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Step: 1}.Write(hyper)
-	weight := operand(32, 16)
-	in := []spec.Operand{{Dtype: tensor.Float64, Shape: tensor.Shape{optimizer.HyperLen}}, weight, weight, weight, weight}
-	out, err := optimizer.Update{DecayMask: "1"}.Infer(in)
+	out, err := optimizer.GradNorm{}.Infer([]spec.Operand{
+		{Dtype: tensor.Float64, Shape: tensor.Shape{optimizer.HyperLen}}, operand(32, 16), operand(16),
+	})
 	check(err)
 	fmt.Println("learning rate", hyper[0], "norm:", out[0])
 	// Output: learning rate 0.001 norm: float64 (1)

@@ -1,18 +1,21 @@
 package optimizer
 
 import (
+	"fmt"
 	"math"
 	"slices"
+
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// MuonPolynomials returns a, b and c of each polynomial that Muon applies.
-//
-// Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) updates a matrix by its momentum, after moving all
-// singular values of the momentum close to 1. The factor of the update and the decay are those of Liu et al. (arXiv
-// 2502.16982). They give the update the size of an AdamW update, so both take the same learning rate:
+// Muon is the Spec of a step of Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) over N = len(Decay)
+// matrices: hyper and norm as for AdamW, and weight, grad and m of each matrix -> m of each matrix. It updates a matrix by
+// its momentum, after moving all singular values of the momentum close to 1. The factor of the update and the decay are
+// those of Liu et al. (arXiv 2502.16982). They give the update the size of an AdamW update, so both take the same
+// learning rate:
 //
 //	m = mu*m + (1-mu)*g;  u = mu*m + (1-mu)*g                        g clipped as for AdamW, Nesterov momentum
 //	weight -= lr*(0.2*sqrt(max(rows,cols))*orthogonal(u) + decay*weight)
@@ -27,6 +30,54 @@ import (
 //
 // Each polynomial minimises the largest |1 - p(x)| on the interval to which the ones before it map [0.01,1]. Singular
 // values of at least 0.01*sqrt(r) end within 0.28 of 1, smaller ones below that.
+//
+// The op works in place, as AdamW does, and has copies as AdamW has.
+type Muon struct {
+	Decay  string       // one character for each matrix: '1' for weight decay, '0' for none
+	Copies tensor.Dtype // BFloat16, Float16, or the zero value for no copies
+}
+
+func (Muon) Name() string       { return "muon" }
+func (Muon) InsertedBy() string { return insertedBy }
+
+// UpdatedInputs implements spec.Updating.
+func (op Muon) UpdatedInputs() []int { return updatedInputs(len(op.Decay), 3, op.Copies) }
+
+func (op Muon) Infer(in []spec.Operand) ([]spec.Operand, error) {
+	out, err := inferUpdate(in, op.Decay, op.Copies, "weight", "grad", "m")
+	for i := range out {
+		if err == nil && out[i].Shape.Dims() != 2 {
+			err = fmt.Errorf("tensor %d is %v, want a matrix", i, out[i])
+		}
+	}
+	return out, err
+}
+
+// MuonTensor holds the inputs of one matrix.
+type MuonTensor[A any] struct{ Weight, Grad, M, Copy A } // Copy is the zero value without Copies
+
+// SplitMuon splits the inputs of an op: it returns hyper, norm, and the inputs of each matrix.
+func SplitMuon[A any](op Muon, in []A) (hyper, norm A, tensors []MuonTensor[A]) {
+	hyper, norm, in = in[0], in[1], in[2:]
+	for range op.Decay {
+		t := MuonTensor[A]{Weight: in[0], Grad: in[1], M: in[2]}
+		if in = in[3:]; spec.IsHalf(op.Copies) {
+			t.Copy, in = in[0], in[1:]
+		}
+		tensors = append(tensors, t)
+	}
+	return hyper, norm, tensors
+}
+
+func (op Muon) Bind(k *cpu.Kernel, in, _ []spec.Arg) {
+	if spec.IsHalf(op.Copies) {
+		k.Check = spec.NoHalf
+		return
+	}
+	spec.ByType(in[2].Dtype, bindMuon[float32], bindMuon[float64])(k, op, in)
+}
+
+// MuonPolynomials returns a, b and c of each polynomial that Muon applies.
 func MuonPolynomials() [3][3]float64 {
 	return [...][3]float64{{8.0934, -23.6204, 17.4462}, {3.6366, -2.7219, 0.5366}, {2.6613, -1.9772, 0.4526}}
 }
@@ -82,22 +133,20 @@ func (m *muonMatrix) updateProduct() cpu.Product {
 	return cpu.Product{M: m.rows, N: m.cols, C: m.update, Terms: []cpu.Term{{K: m.side(), A: a, B: b}}}
 }
 
-// bindMuon adds to k the phases for the tensors of Muon.
-func bindMuon[T cpu.Float](k *cpu.Kernel, op Update, numbers stepNumbers, tensors []Tensor[spec.Arg]) {
+// bindMuon adds to k the phases of the op.
+func bindMuon[T cpu.Float](k *cpu.Kernel, op Muon, in []spec.Arg) {
+	hyper, normOfAll, tensors := SplitMuon(op, in)
+	numbers := stepNumbers{hyper.Buf, normOfAll.Buf}
 	var groups [][]muonMatrix
 	size := muonGroupSize // full: the first matrix begins a group
-	for i, decay := range op.DecayMask {
-		if !op.muon(i) {
-			continue
-		}
-		t := tensors[i]
+	for i, t := range tensors {
 		if size += t.Weight.Elements(); size > muonGroupSize {
 			groups, size = append(groups, nil), t.Weight.Elements()
 		}
 		group := &groups[len(groups)-1]
 		*group = append(*group, muonMatrix{
 			rows: t.Weight.Shape[0], cols: t.Weight.Shape[1], weight: t.Weight.Buf, grad: t.Grad.Buf, m: t.M.Buf,
-			decay: decay == '1',
+			decay: op.Decay[i] == '1',
 		})
 	}
 	var work []muonWork

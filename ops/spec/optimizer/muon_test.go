@@ -12,6 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
 )
@@ -19,7 +20,8 @@ import (
 // The tensors of the tests fill several groups. They have fewer, as many, and more rows than columns. AdamW updates the
 // third one.
 var (
-	muonSpec   = optimizer.Update{DecayMask: "0101011", MuonMask: "1101111"}
+	muonDecay  = "0101011"
+	byMuon     = "1101111"
 	muonShapes = [][]int{{3, 2}, {130, 150}, {19}, {1, 7}, {600, 70}, {64, 64}, {40, 6000}}
 )
 
@@ -28,16 +30,16 @@ func muonStep(step int) optimizer.Hyper {
 }
 
 func testMuon[T cpu.Float](t *testing.T, scale, tol float64) {
-	a := newAdamW[T](t, muonSpec, 2, muonShapes...)
+	a := newAdamW[T](t, muonDecay, byMuon, 2, muonShapes...)
 	name := func(i int) string {
-		if muonSpec.DecayMask[i] == '0' {
+		if muonDecay[i] == '0' {
 			return fmt.Sprint(i, ".pe")
 		}
 		return fmt.Sprint(i)
 	}
 	constants := ref.DefaultAdamW()
 	constants.Momentum, constants.Polynomials = 0.95, polynomials()
-	constants.Muon = func(name string) bool { return muonSpec.MuonMask[name[0]-'0'] == '1' }
+	constants.Muon = func(name string) bool { return byMuon[name[0]-'0'] == '1' }
 	params := map[string]*ref.Tensor{}
 	for i := range muonShapes {
 		params[name(i)] = ref.From(testutil.Convert[float64](a.state[4*i]), muonShapes[i]...)
@@ -72,7 +74,7 @@ func TestMuonMatchesOracle(t *testing.T) {
 func TestMuonBitsOfTeams(t *testing.T) {
 	var want *adamW[float32]
 	for _, workers := range []int{1, 2, 3, 7} {
-		a := newAdamW[float32](t, muonSpec, workers, muonShapes...)
+		a := newAdamW[float32](t, muonDecay, byMuon, workers, muonShapes...)
 		a.fill(1, 2, 1)
 		a.step(t, muonStep(1))
 		a.step(t, muonStep(2))
@@ -89,7 +91,7 @@ func TestMuonSingularValues(t *testing.T) {
 	const rows, cols = 24, 40
 	left, right := orthogonal(1, rows), orthogonal(2, cols)
 	for _, scale := range []float64{1, 1e-15, 1e15} {
-		a := newAdamW[float32](t, optimizer.Update{DecayMask: "0", MuonMask: "1"}, 2, []int{rows, cols})
+		a := newAdamW[float32](t, "0", "1", 2, []int{rows, cols})
 		clear(a.state[0])
 		values := make([]float64, rows)
 		for k := range rows {
@@ -163,7 +165,7 @@ func TestMuonPolynomials(t *testing.T) {
 
 // TestMuonZeroOrNotFiniteGradient: a gradient that is zero or not finite moves no weight.
 func TestMuonZeroOrNotFiniteGradient(t *testing.T) {
-	a := newAdamW[float32](t, optimizer.Update{DecayMask: "00", MuonMask: "11"}, 2, []int{5, 7}, []int{30, 3})
+	a := newAdamW[float32](t, "00", "11", 2, []int{5, 7}, []int{30, 3})
 	start := slices.Clone(a.state[0])
 	a.step(t, muonStep(1))
 	require.Equal(t, start, a.state[0])
@@ -180,21 +182,31 @@ func TestMuonZeroOrNotFiniteGradient(t *testing.T) {
 	}
 }
 
-func TestMuonRefuses(t *testing.T) {
+func TestUpdatesRefuse(t *testing.T) {
 	of := func(shape ...int) spec.Operand { return spec.Operand{Dtype: tensor.Float32, Shape: shape} }
-	hyper := spec.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{optimizer.HyperLen}}
-	none := spec.Operand{Dtype: tensor.Float32}
+	float64s := func(n int) spec.Operand { return spec.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{n}} }
+	hyper, norm, copies := float64s(optimizer.HyperLen), float64s(1), ops.BFloat16
+	type list = []spec.Operand
 	for want, c := range map[string]struct {
-		muon string
-		in   []spec.Operand
+		op spec.Spec
+		in list
 	}{
-		"want a matrix without v": {"1", []spec.Operand{hyper, of(2, 3), of(2, 3), of(2, 3), of(2, 3)}},
-		"want a matrix":           {"1", []spec.Operand{hyper, of(6), of(6), of(6), none}},
-		"muon of tensor 0 is '2'": {"2", []spec.Operand{hyper, of(2, 3), of(2, 3), of(2, 3), none}},
-		`muon is "11", want`:      {"11", []spec.Operand{hyper, of(2, 3), of(2, 3), of(2, 3), none}},
-		"m 0":                     {"1", []spec.Operand{hyper, of(2, 3), of(2, 3), of(3, 2), none}},
+		"no gradients":                  {optimizer.GradNorm{}, list{hyper}},
+		"hyper is float64 (7)":          {optimizer.GradNorm{}, list{float64s(7), of(2)}},
+		"grad 1 is float64, the inputs": {optimizer.GradNorm{}, list{hyper, of(3), float64s(3)}},
+		"2 inputs, want hyper, norm":    {optimizer.AdamW{}, list{hyper, norm}},
+		"4 for each of 1 tensors":       {optimizer.AdamW{Decay: "1"}, list{hyper, norm, of(2)}},
+		"5 for each of 1 tensors": {optimizer.AdamW{Decay: "1", Copies: copies},
+			list{hyper, norm, of(2), of(2), of(2), of(2)}},
+		"decay of tensor 0 is '2'": {optimizer.AdamW{Decay: "2"}, list{hyper, norm, of(2), of(2), of(2), of(2)}},
+		"norm is float64 (2)":      {optimizer.AdamW{Decay: "1"}, list{hyper, float64s(2), of(2), of(2), of(2), of(2)}},
+		"v 0 has shape (3)":        {optimizer.AdamW{Decay: "1"}, list{hyper, norm, of(2), of(2), of(2), of(3)}},
+		"copy 0 is float32 (2), want": {optimizer.AdamW{Decay: "1", Copies: copies},
+			list{hyper, norm, of(2), of(2), of(2), of(2), of(2)}},
+		"is float32 (6), want a matrix": {optimizer.Muon{Decay: "1"}, list{hyper, norm, of(6), of(6), of(6)}},
+		"m 0 has shape (3, 2)":          {optimizer.Muon{Decay: "1"}, list{hyper, norm, of(2, 3), of(2, 3), of(3, 2)}},
 	} {
-		_, err := optimizer.Update{DecayMask: "0", MuonMask: c.muon}.Infer(c.in)
+		_, err := c.op.Infer(c.in)
 		require.ErrorContains(t, err, want)
 	}
 }

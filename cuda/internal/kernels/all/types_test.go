@@ -7,27 +7,66 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestStoredTypes: which operands of each Spec a machine in bf16 or fp16 stores in half precision (h) and which in float32 (f). The
-// other letters are those of kernels.Storage. The first entry of a Spec decides, so an entry at the wrong place changes this table.
+// specs is the folder of the Specs.
+const specs = "github.com/gorgonia-nsa/nsa/ops/spec"
+
+// TestStoredTypes: which operands of each Spec a machine in bf16 or fp16 stores in half precision and which in float32.
+// The first entry of a Spec decides, so an entry at the wrong place changes this table.
 func TestStoredTypes(t *testing.T) {
+	const documents = ", documents table or none"
+	const grad = documents + ", o half or delta, lse float32, do half -> dq dk dv half"
 	stored := map[string]string{}
 	for op, entries := range Table() {
-		if strings.HasSuffix(op.PkgPath(), "/ops") {
-			name := strings.ReplaceAll(op.Name(), "github.com/gorgonia-nsa/nsa/ops.", "")
-			stored[name] = strings.NewReplacer("t", "h", "w", "f").Replace(string(entries[0].Storage))
+		if strings.HasPrefix(op.PkgPath(), specs) {
+			name := strings.ReplaceAll(op.String(), specs+"/", "")
+			half := strings.NewReplacer("weight gradient", "float32", "float32", "float32", "float", "half")
+			stored[name] = half.Replace(entries[0].Types.String())
 		}
 	}
 	require.Equal(t, map[string]string{
-		"SlidingWindowOp": "hhhd>hf", "CompressedAttentionOp": "hhhd>hf", "SelectedAttentionOp": "hhhid>hf", "SelectBlocksOp": "hhfd>i",
-		"AttentionGradOp[SlidingWindowOp]": "hhhdofh>hhh", "AttentionGradOp[CompressedAttentionOp]": "hhhdofh>hhh",
-		"AttentionGradOp[SelectedAttentionOp]": "hhhidofh>hhh",
-		"CompressMeanOp":                       "hd>h", "CompressMeanGradOp": "hd>h", "CompressMLPOp": "hhhhd>hh", "CompressMLPGradOp": "hhhhdhh>hfff",
-		"GatedSumOp": "hh*>h", "GatedSumGradOp": "hhh*>hh*", "DocumentTableOp": "i>i", "DecodeOp": "h*.i>hii", "FillCacheOp": "h*.i>i",
-		"LinearOp": "hhh*>h", "LinearInputGradOp": "hh>h", "LinearWeightGradOp": "hh>f", "LinearBiasGradOp": "h>f",
-		"LinearAddOp": "hha>a", "LinearSiLUOp": "hhh*>hh", "LinearsOp": "hhh*d>h*", "LinearsGradOp": "hhh*d>hf*",
-		"RoPEOp": "hd>h", "RMSNormOp": "af>h", "RMSNormGradOp": "afh>hf", "RMSNormGradAddOp": "afhh>hf",
-		"SiLUOp": "h>h", "SiLUGradOp": "hh>h", "SigmoidOp": "h>h", "SigmoidGradOp": "hh>h", "SoftmaxOp": "h>h", "SoftmaxGradOp": "hh>h",
-		"AddOp": "a*>a", "AddGradOp": "a>a", "CastOp": ".>.",
-		"EmbeddingOp": "fi>f", "EmbeddingGradOp": "ih>f", "CrossEntropyOp": "fi>ff", "CrossEntropyGradOp": "fiff>h", "AdamWOp": ".*>.",
+		"attention.Compressed":                    "q k v half" + documents + " -> o half, lse float32",
+		"attention.Grad[attention.Compressed]":    "q k v half" + grad,
+		"attention.Grad[attention.Selected]":      "q k v half, idx int32" + grad,
+		"attention.Grad[attention.SlidingWindow]": "q k v half" + grad,
+		"attention.SelectBlocks":                  "q kc half, lse float32" + documents + " -> idx int32",
+		"attention.Selected":                      "q k v half, idx int32" + documents + " -> o half, lse float32",
+		"attention.SlidingWindow":                 "q k v half" + documents + " -> o half, lse float32",
+		"compress.MLP":                            "x pe w1 w2 half" + documents + " -> y hidden half",
+		"compress.MLPGrad":                        "x pe w1 w2 half" + documents + ", hidden dy half -> dx half, dpe dw1 dw2 float32",
+		"compress.Mean":                           "x half" + documents + " -> y half",
+		"compress.MeanGrad":                       "dy half" + documents + " -> dx half",
+		"decode.FillCache":                        "inputs... half, cache any, pages int32 -> stored int32",
+		"decode.Step":                             "inputs... half, cache any, pages int32 -> o half, idx read int32",
+		"linear.BiasGrad":                         "dy half -> db float32",
+		"linear.Fused":                            "x w parameters... half" + documents + " -> ys... half",
+		"linear.FusedGrad":                        "x dy others... half" + documents + " -> dx half, dws... float32",
+		"linear.InputGrad":                        "dy w half -> dx half",
+		"linear.Linear":                           "x w bias... half -> y half",
+		"linear.LinearAdd":                        "x w half, residual mixed -> y mixed",
+		"linear.LinearSiLU":                       "x w bias... half -> y hidden half",
+		"linear.WeightGrad":                       "x dy half -> dw float32",
+		"norm.RMSNorm":                            "x mixed, weight float32 -> y half",
+		"norm.RMSNormGrad":                        "x mixed, weight float32, dy half -> dx half, dweight float32",
+		"norm.RMSNormGradAdd":                     "x mixed, weight float32, dy residual half -> dx half, dweight float32",
+		"norm.Softmax":                            "x half -> y half",
+		"norm.SoftmaxGrad":                        "y dy half -> dx half",
+		"optimizer.AdamW":                         "hyper norm tensors... any -> moments... any",
+		"optimizer.GradNorm":                      "hyper tensors... any -> norm any",
+		"optimizer.Muon":                          "hyper norm tensors... any -> moments... any",
+		"pointwise.Add":                           "terms... mixed -> y mixed",
+		"pointwise.AddGrad":                       "dy mixed -> dx mixed",
+		"pointwise.GatedSum":                      "gates branches... half -> y half",
+		"pointwise.GatedSumGrad":                  "gates branches... dy half -> dgates dbranches... half",
+		"pointwise.RoPE":                          "x half" + documents + " -> y half",
+		"pointwise.SiLU":                          "x half -> y half",
+		"pointwise.SiLUGrad":                      "x dy half -> dx half",
+		"pointwise.Sigmoid":                       "x half -> y half",
+		"pointwise.SigmoidGrad":                   "y dy half -> dx half",
+		"spec.Cast":                               "x any -> y any",
+		"spec.DocumentTable":                      "cu_seqlens int32 -> table int32",
+		"vocab.CrossEntropy":                      "logits float32, targets int32 -> loss lse float32",
+		"vocab.CrossEntropyGrad":                  "logits float32, targets int32, lse dloss float32 -> dlogits half",
+		"vocab.Embedding":                         "weight float32, ids int32 -> y float32",
+		"vocab.EmbeddingGrad":                     "ids int32, dy half -> dweight float32",
 	}, stored)
 }

@@ -20,7 +20,14 @@ type pairParams struct {
 type pairs struct {
 	list, lengths, counts, shifts, items, count, begun, results, stats kernels.Ref
 
-	units, queries, cuts, room, parts, tile, chunk, first, end int32
+	chunks      int32 `c:"units"` // of the queries of a group; the pairs of a chunk are sorted by themselves
+	queries     int32 // of a chunk
+	splits      int32 `c:"cuts"`  // thread blocks that sort a chunk
+	capacity    int32 `c:"room"`  // work items of a chunk
+	keyTiles    int32 `c:"parts"` // of a selection block
+	tile        int32 // queries of a tile of rows
+	itemQueries int32 `c:"chunk"` // most queries of a work item
+	first, end  int32 // chunks of a launch
 }
 
 // listParams is ListParams of attention_pairs.cuh.
@@ -33,16 +40,18 @@ type listParams struct {
 type pairGradients struct {
 	results, lengths, most, reach kernels.Ref
 
-	first, entryBits, parts, reaches int32
+	first, entryBits int32
+	keyTiles         int32 `c:"parts"` // of a selection block
+	reaches          int32
 }
 
 const (
-	maxUnitQueries = 2048    // most queries of a unit
-	maxCuts        = 16      // most thread blocks that sort a unit; each of their counts covers 8 entries or more on average
-	sortThreads    = 512     // threads of a thread block that sorts
-	maxResultBytes = 4 << 30 // most bytes of results before they are summed
-	sumThreads     = 256     // threads of a thread block that sums results
-	maxPairHeads   = 48      // most heads of a group for pairs: a tile of their gradient has whole queries
+	maxChunkQueries = 2048    // most queries of a chunk
+	maxSplits       = 16      // most thread blocks that sort a chunk; their counts cover 8 entries or more on average
+	sortThreads     = 512     // threads of a thread block that sorts
+	maxResultBytes  = 4 << 30 // most bytes of results before they are summed
+	sumThreads      = 256     // threads of a thread block that sums results
+	maxPairHeads    = 48      // most heads of a group for pairs: a tile of their gradient has whole queries
 )
 
 // checkLists refuses problems that neither the walk kernels nor the pair kernels take.
@@ -69,98 +78,103 @@ func (a selectedProblem) sortBytes() int64 { return 4*a.selectionBlocks() + 2*4*
 
 // resultsPerQuery is the number of results of one query in one group. resultBytes is the memory of a result of c columns, and statBytes
 // that of its statistics in the forward.
-func (a selectedProblem) resultsPerQuery() int64 { return a.topN * a.parts() * a.headsPerGroup() }
+func (a selectedProblem) resultsPerQuery() int64 { return a.topN * a.keyTiles64() * a.headsPerGroup() }
 
 func resultBytes(c int64) int64 { return 2 * kernels.RoundUp(c, 32) }
 
 const statBytes = 8
 
-// parts is the number of key tiles of a selection block.
-func (a selectedProblem) parts() int64 { return kernels.CeilDiv(a.block, mmaKeys) }
+// keyTiles64 is the number of tiles of 64 keys of a selection block.
+func (a selectedProblem) keyTiles64() int64 { return kernels.CeilDiv(a.block, mmaKeys) }
 
-// pairPlan divides the queries of all groups into units. A launch takes as many units as have results of at most maxResultBytes.
+// pairPlan divides the queries of all groups into chunks. A launch takes as many chunks as have results of at most
+// maxResultBytes.
 type pairPlan struct {
-	queries        int64 // of a unit
-	units          int64 // of all groups
-	unitsPerLaunch int64
-	cuts           int64 // thread blocks that sort a unit
-	tile           int64 // queries of a tile of rows
+	queries         int64 // of a chunk
+	chunks          int64 // of all groups
+	chunksPerLaunch int64
+	splits          int64 // thread blocks that sort a chunk
+	tile            int64 // queries of a tile of rows
 }
 
 func (a selectedProblem) planPairs() pairPlan {
 	fit := maxResultBytes / (a.resultsPerQuery() * (resultBytes(a.Dv) + statBytes)) // queries whose results take maxResultBytes
 	queries := min(fit, a.S)
-	queries /= kernels.CeilDiv(queries, maxUnitQueries)           // so that most of fit is used
-	queries = kernels.CeilDiv(a.S, kernels.CeilDiv(a.S, queries)) // so that units have nearly the same size
-	units := kernels.CeilDiv(a.S, queries) * a.groups()
+	queries /= kernels.CeilDiv(queries, maxChunkQueries)          // so that most of fit is used
+	queries = kernels.CeilDiv(a.S, kernels.CeilDiv(a.S, queries)) // so that chunks have nearly the same size
+	chunks := kernels.CeilDiv(a.S, queries) * a.groups()
 	return pairPlan{
-		queries: queries, units: units, unitsPerLaunch: min(units, fit/queries),
-		cuts: max(1, min(maxCuts, queries*a.topN/(8*a.selectionBlocks()))), tile: 64 / a.headsPerGroup(),
+		queries: queries, chunks: chunks, chunksPerLaunch: min(chunks, fit/queries),
+		splits: max(1, min(maxSplits, queries*a.topN/(8*a.selectionBlocks()))), tile: 64 / a.headsPerGroup(),
 	}
 }
 
-// launchPairs adds the launches of the forward by pairs. The pairs are sorted by selection block. Then, a few units at a time, one kernel
-// computes the results of the pairs, and another computes attention to the forced blocks and adds these results.
-func (a selectedProblem) launchPairs(w widths, argument *params) {
+// addPairs adds the launches of the forward by pairs. The pairs are sorted by selection block. Then, a few chunks at a
+// time, one kernel computes the results of the pairs, and another computes attention to the forced blocks and adds
+// these results.
+func (a selectedProblem) addPairs(b *kernels.Builder, w widths, argument *params) {
 	plan := a.planPairs()
-	chunk := w.itemTiles() * plan.tile // queries of an item
-	room := (a.selectionBlocks() + kernels.CeilDiv(plan.queries*a.topN, chunk)) * a.parts()
-	results := plan.unitsPerLaunch * plan.queries * a.resultsPerQuery()
+	itemQueries := w.itemTiles() * plan.tile
+	capacity := (a.selectionBlocks() + kernels.CeilDiv(plan.queries*a.topN, itemQueries)) * a.keyTiles64()
+	results := plan.chunksPerLaunch * plan.queries * a.resultsPerQuery()
 	p := &pairParams{params: *argument, pairs: pairs{
-		list: a.Work(4 * plan.units * plan.queries * a.topN), lengths: a.Work(4 * plan.units * plan.queries),
-		counts: a.Work(4 * plan.units * plan.cuts * a.selectionBlocks()),
-		shifts: a.Work(4 * a.groups() * kernels.CeilDiv(a.T, mmaKeys)),
-		items:  a.Work(16 * plan.units * room), count: a.Work(4 * plan.units), begun: a.Work(4 * plan.units),
-		results: a.Work(results * resultBytes(a.Dv)), stats: a.Work(results * statBytes),
-		units: int32(plan.units / a.groups()), queries: int32(plan.queries), cuts: int32(plan.cuts), room: int32(room),
-		parts: int32(a.parts()), tile: int32(plan.tile), chunk: int32(chunk),
+		list: b.Work(4 * plan.chunks * plan.queries * a.topN), lengths: b.Work(4 * plan.chunks * plan.queries),
+		counts: b.Work(4 * plan.chunks * plan.splits * a.selectionBlocks()),
+		shifts: b.Work(4 * a.groups() * kernels.CeilDiv(a.T, mmaKeys)),
+		items:  b.Work(16 * plan.chunks * capacity), count: b.Work(4 * plan.chunks), begun: b.Work(4 * plan.chunks),
+		results: b.Work(results * resultBytes(a.Dv)), stats: b.Work(results * statBytes),
+		chunks: int32(plan.chunks / a.groups()), queries: int32(plan.queries), splits: int32(plan.splits),
+		capacity: int32(capacity), keyTiles: int32(a.keyTiles64()),
+		tile: int32(plan.tile), itemQueries: int32(itemQueries),
 	}}
-	a.Launch("nsa_pairs_count_i32", kernels.Line(plan.units*plan.cuts), kernels.Line(sortThreads), 4*a.selectionBlocks(), p)
-	sms := int64(a.GPU.SMs)
-	a.Launch(a.Type.Name("pairs_sort"), kernels.Line(plan.units*plan.cuts+sms), kernels.Line(sortThreads), a.sortBytes(), p)
-	for first := int64(0); first < plan.units; first += plan.unitsPerLaunch {
-		end := min(plan.units, first+plan.unitsPerLaunch)
+	sms, sorting := int64(a.GPU.SMs), plan.chunks*plan.splits
+	b.AddLaunch("nsa_pairs_count_i32", kernels.Line(sorting), kernels.Line(sortThreads), 4*a.selectionBlocks(), p)
+	b.AddLaunch(a.Type.Name("pairs_sort"), kernels.Line(sorting+sms), kernels.Line(sortThreads), a.sortBytes(), p)
+	for first := int64(0); first < plan.chunks; first += plan.chunksPerLaunch {
+		end := min(plan.chunks, first+plan.chunksPerLaunch)
 		p.pairs.first, p.pairs.end = int32(first), int32(end)
-		a.Launch(a.wgmmaKernel("pairs_forward", w), kernels.Line(sms), kernels.Line(128*(1+w.pairs.groups)), w.pairForwardBytes(), p)
-		a.keyTensorMaps(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), mmaKeys)
-		a.tensorMap(unsafe.Offsetof(p.q), a.In[0], a.headsPerGroup(), 1)
+		threads := kernels.Line(128 * (1 + w.pairs.groups))
+		b.AddLaunch(a.wgmmaKernel("pairs_forward", w), kernels.Line(sms), threads, w.pairForwardBytes(), p)
+		addKeyTensorMaps(b, unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), mmaKeys)
+		addTensorMap(b, unsafe.Offsetof(p.q), a.In[0], a.headsPerGroup(), 1)
 		tiles := (end - first) * kernels.CeilDiv(plan.queries*a.headsPerGroup(), w.forced.rows)
-		threads := wgmmaThreads(w.forced.rows)
-		a.Launch(a.wgmmaKernel("forced_forward", w), kernels.Line(min(tiles, sms)), kernels.Line(threads), w.forcedBytes(), p)
-		a.keyTensorMaps(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), w.forced.tileKeys)
+		threads = kernels.Line(wgmmaThreads(w.forced.rows))
+		b.AddLaunch(a.wgmmaKernel("forced_forward", w), kernels.Line(min(tiles, sms)), threads, w.forcedBytes(), p)
+		addKeyTensorMaps(b, unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), w.forced.tileKeys)
 	}
 }
 
-// launchPairGradients adds the launches of dq, dk and dv by pairs. A few groups at a time, one kernel computes dk, dv and the results for
-// dq, and another sums the results.
-func (a selectedProblem) launchPairGradients(w widths, argument *params) {
+// addPairGradients adds the launches of dq, dk and dv by pairs. A few groups at a time, one kernel computes dk, dv and
+// the results for dq, and another sums the results.
+func (a selectedProblem) addPairGradients(b *kernels.Builder, w widths, argument *params) {
 	groupBytes := a.S * a.resultsPerQuery() * resultBytes(a.D) // of the results of a group
 	groupsPerLaunch := max(1, min(a.groups(), maxResultBytes/groupBytes))
 	gradients := pairGradients{
-		results: a.Work(groupsPerLaunch * groupBytes), lengths: a.Work(4 * a.groups() * a.S),
-		entryBits: int32(bits.Len64(uint64(a.topN - 1))), parts: int32(a.parts()),
+		results: b.Work(groupsPerLaunch * groupBytes), lengths: b.Work(4 * a.groups() * a.S),
+		entryBits: int32(bits.Len64(uint64(a.topN - 1))), keyTiles: int32(a.keyTiles64()),
 	}
 	if a.Type == kernels.BF16 { // fp16 gradients have no wider range than their results
-		gradients.most = a.Work(16 * a.groups())
+		gradients.most = b.Work(16 * a.groups())
 	}
 	if argument.o != 0 && gradients.most != 0 {
 		reaches := a.deltaBlocks() * warps
-		gradients.reach, gradients.reaches = a.Work(4*reaches), int32(reaches)
-		a.launchFourWarps("nsa_pairs_delta_bf16", a.deltaBlocks(), 0, &listParams{*argument, gradients})
+		gradients.reach, gradients.reaches = b.Work(4*reaches), int32(reaches)
+		addFourWarps(b, "nsa_pairs_delta_bf16", a.deltaBlocks(), 0, &listParams{*argument, gradients})
 	} else {
-		a.launchDelta(argument)
+		a.addDelta(b, argument)
 	}
 	argument.joinBlocks(1)
-	a.launchInvert(&listParams{*argument, gradients})
+	a.addInverseIndex(b, &listParams{*argument, gradients})
 	for first := int64(0); first < a.groups(); first += groupsPerLaunch {
 		gradients.first = int32(first)
 		groups := min(groupsPerLaunch, a.groups()-first)
-		grid := groups * int64(argument.index.items) * a.parts()
+		grid := groups * int64(argument.index.items) * a.keyTiles64()
 		p := &keyGradientParams{params: *argument, pairGradients: gradients}
-		a.launchDKVWGMMA("pairs_dkv", w, w.pairsDKV(), grid, 1, p)
+		a.addDKVWGMMA(b, "pairs_dkv", w, w.pairsDKV(), grid, 1, p)
 		rows := sumThreads / (resultBytes(a.D) / 16) // of a thread block, whose threads have 16 bytes each
 		grid = groups * kernels.CeilDiv(a.S*a.headsPerGroup(), rows)
-		a.Launch(a.Type.Name("pairs_dq"), kernels.Line(grid), kernels.Line(sumThreads), 0, &listParams{*argument, gradients})
+		sum := &listParams{*argument, gradients}
+		b.AddLaunch(a.Type.Name("pairs_dq"), kernels.Line(grid), kernels.Line(sumThreads), 0, sum)
 	}
-	a.launchReduce(argument)
+	a.addReduce(b, argument)
 }

@@ -45,25 +45,33 @@ type index struct{ segments, chunk, items, partials int32 }
 // problem holds the sizes that all attention ops share: q [B,S,Hq,D], k [B,T,Hkv,D], v [B,T,Hkv,Dv], o [B,S,Hq,Dv], and lse
 // [B,Hq,S] float32. Groups may have any size. T is S, or the number of compressed keys.
 type problem struct {
-	*kernels.Builder
+	*kernels.Call
 	B, S, T, Hq, Hkv, D, Dv int64
 }
 
 // sizeLimit is less than 2^31, so that the end of a tile that begins below a size fits int32, too.
 const sizeLimit = math.MaxInt32 - 1024
 
-// problemOf returns the sizes of q, k and v. It refuses sizes that 32 bits cannot count.
-func problemOf(b *kernels.Builder, q, k, v kernels.Operand) (problem, error) {
-	a := problem{Builder: b, B: q.Dim(0), S: q.Dim(1), T: k.Dim(1), Hq: q.Dim(2), Hkv: k.Dim(2), D: q.Dim(3), Dv: v.Dim(3)}
+// problemOf returns the sizes of q, the first input, of k and of v.
+func problemOf(c *kernels.Call, k, v kernels.Operand) problem {
+	q := c.In[0]
+	return problem{c, q.Dim(0), q.Dim(1), k.Dim(1), q.Dim(2), k.Dim(2), q.Dim(3), v.Dim(3)}
+}
+
+// check refuses sizes that 32 bits cannot count.
+func (a problem) check() error {
 	for _, size := range []struct {
 		name string
 		n    int64
-	}{{"queries times heads of a group", a.S * a.headsPerGroup()}, {"keys", a.T}, {"batch", a.B}, {"heads", a.Hq}, {"dim", a.D}, {"value dim", a.Dv}} {
+	}{
+		{"queries times heads of a group", a.S * a.headsPerGroup()}, {"keys", a.T}, {"batch", a.B}, {"heads", a.Hq},
+		{"dim", a.D}, {"value dim", a.Dv},
+	} {
 		if size.n >= sizeLimit {
-			return a, graph.Refuse(graph.ReasonSize, "%s: %d, want less than %d", size.name, size.n, sizeLimit)
+			return graph.Refuse(graph.ReasonSize, "%s: %d, want less than %d", size.name, size.n, sizeLimit)
 		}
 	}
-	return a, nil
+	return nil
 }
 
 func (a problem) sizes() sizes {
@@ -99,15 +107,15 @@ const (
 	deltaRows = 16 // rows of a warp of the kernel that computes delta
 )
 
-// launchFourWarps adds a launch of blocks of 4 warps.
-func (a problem) launchFourWarps(kernel string, grid, shared int64, p any) {
-	a.Launch(kernel, kernels.Line(grid), kernels.Line(32*warps), shared, p)
+// addFourWarps adds a launch of blocks of 4 warps.
+func addFourWarps(b *kernels.Builder, kernel string, grid, shared int64, p any) {
+	b.AddLaunch(kernel, kernels.Line(grid), kernels.Line(32*warps), shared, p)
 }
 
-// launchDelta adds the launch that computes p.delta [B,Hq,S] = rowsum(do*o), unless delta is an input.
-func (a problem) launchDelta(p *params) {
+// addDelta adds the launch that computes p.delta [B,Hq,S] = rowsum(do*o), unless delta is an input.
+func (a problem) addDelta(b *kernels.Builder, p *params) {
 	if p.o != 0 {
-		a.launchFourWarps(a.Type.Name("attention_delta"), a.deltaBlocks(), 0, p)
+		addFourWarps(b, a.Type.Name("attention_delta"), a.deltaBlocks(), 0, p)
 	}
 }
 
@@ -126,9 +134,12 @@ func (a problem) forwardParams() *params {
 
 // gradParams returns the argument of q, k, v, o or delta, lse, do -> dq, dk, dv. If o [B,S,Hq,Dv] is the input, it reserves memory for
 // delta [B,Hq,S]. In selected attention idx follows v.
-func (a problem) gradParams() *params {
+func (a problem) gradParams(b *kernels.Builder) *params {
 	in, out := a.In, a.Out
-	p := &params{q: in[0].Ref, k: in[1].Ref, v: in[2].Ref, dq: out[0].Ref, dk: out[1].Ref, dv: out[2].Ref, documents: a.Documents, n: a.sizes()}
+	p := &params{
+		q: in[0].Ref, k: in[1].Ref, v: in[2].Ref, dq: out[0].Ref, dk: out[1].Ref, dv: out[2].Ref,
+		documents: a.Documents, n: a.sizes(),
+	}
 	if len(in) == 7 {
 		p.idx = in[3].Ref
 	}
@@ -137,7 +148,7 @@ func (a problem) gradParams() *params {
 	if len(oOrDelta.Shape) == 3 {
 		p.delta = oOrDelta.Ref
 	} else {
-		p.o, p.delta = oOrDelta.Ref, a.Work(4*a.B*a.S*a.Hq)
+		p.o, p.delta = oOrDelta.Ref, b.Work(4*a.B*a.S*a.Hq)
 	}
 	return p
 }

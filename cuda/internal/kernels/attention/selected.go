@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -11,18 +12,18 @@ import (
 
 // selectedEntries returns the entries of q, k, v, idx -> o, lse, and of q, k, v, idx, o or delta, lse, do -> dq, dk, dv.
 func selectedEntries() []kernels.Entry {
-	type (
-		op   = attention.Selected
-		grad = attention.SelectedGrad
-	)
-	// Storage of forward: q k v idx documents > o lse; of backward: q k v idx documents o-or-delta lse do > dq dk dv.
+	idx := kernels.Int32("idx")
+	general, half := forwardTypes(kernels.Float, idx), forwardTypes(kernels.Half, idx)
+	grad, halfGrad := gradTypes(kernels.Float, idx), gradTypes(kernels.Half, idx)
+	of := func(c *kernels.Call, op attention.Selected) selectedProblem { return selectedOf(c, op.SelectBlock) }
+	ofGrad := func(c *kernels.Call, op attention.SelectedGrad) selectedProblem { return of(c, op.Forward) }
 	return kernels.Entries(
-		kernels.EntryFor[op]{Name: wgmma, Storage: "hhhid>hf", Build: ifPreferred(selectedForwardWGMMA)},
-		kernels.EntryFor[op]{Name: mma, Storage: "hhhid>hf", Build: ifPreferred(selectedForwardMMA)},
-		kernels.EntryFor[op]{Storage: "tttid>tf", Build: selectedForward},
-		kernels.EntryFor[grad]{Name: wgmma, Storage: "hhhidofh>hhh", Build: ifPreferred(selectedBackwardWGMMA)},
-		kernels.EntryFor[grad]{Name: mma, Storage: "hhhidofh>hhh", Build: ifPreferred(selectedBackwardMMA)},
-		kernels.EntryFor[grad]{Storage: "tttidoft>ttt", Build: selectedBackward},
+		entryFor(wgmma, half, of, selectedProblem.guardForwardWGMMA, selectedProblem.forwardWGMMA),
+		entryFor(mma, half, of, selectedProblem.guardForwardMMA, selectedProblem.forwardMMA),
+		entryFor("", general, of, selectedProblem.guardForward, selectedProblem.forward),
+		entryFor(wgmma, halfGrad, ofGrad, selectedProblem.guardBackwardWGMMA, selectedProblem.backwardWGMMA),
+		entryFor(mma, halfGrad, ofGrad, selectedProblem.guardBackwardMMA, selectedProblem.backwardMMA),
+		entryFor("", grad, ofGrad, selectedProblem.guardBackward, selectedProblem.backward),
 	)
 }
 
@@ -36,23 +37,23 @@ type selectedProblem struct {
 	block, specBlock int64
 }
 
-func selectedOf(b *kernels.Builder, size int) (selectedProblem, error) {
-	p, err := problemOf(b, b.In[0], b.In[1], b.In[2])
-	a := selectedProblem{problem: p, topN: b.In[3].Dim(3), block: min(int64(size), p.T), specBlock: int64(size)}
-	if err == nil && a.topN > math.MaxInt32/2/a.S {
-		err = graph.Refuse(graph.ReasonSize, "%d queries times top n %d, want less than 2^30", a.S, a.topN)
-	}
-	return a, err
+func selectedOf(c *kernels.Call, size int) selectedProblem {
+	p := problemOf(c, c.In[1], c.In[2])
+	return selectedProblem{problem: p, topN: c.In[3].Dim(3), block: min(int64(size), p.T), specBlock: int64(size)}
 }
 
-// mmaWidth is problem.mmaWidth with memory for the union of blocks. It also refuses blocks of other than a multiple of 16 tokens.
-func (a selectedProblem) mmaWidth(shared func(width int64) int64) (width int64, err error) {
-	if err := a.checkBlock(); err != nil {
-		return 0, err
+// check refuses sizes that 32 bits cannot count.
+func (a selectedProblem) check() error {
+	if err := a.problem.check(); err != nil {
+		return err
 	}
-	return a.problem.mmaWidth(func(width int64) int64 { return shared(width) + a.unionBytes(mmaRows) })
+	if a.topN > math.MaxInt32/2/a.S {
+		return graph.Refuse(graph.ReasonSize, "%d queries times top n %d, want less than 2^30", a.S, a.topN)
+	}
+	return nil
 }
 
+// checkBlock refuses blocks of other than a multiple of 16 tokens.
 func (a selectedProblem) checkBlock() error {
 	if a.specBlock%16 != 0 {
 		return graph.Refuse(graph.ReasonShape, "selection blocks of %d tokens, want a multiple of 16", a.specBlock)
@@ -103,43 +104,7 @@ func (a selectedProblem) unionBytes(rows int64) int64 {
 // selectionBlocks is the number of selection blocks of a group.
 func (a selectedProblem) selectionBlocks() int64 { return kernels.CeilDiv(a.T, a.block) }
 
-// blockNames is the number of names of blocks in the inverse index. The name of a block is its number, or with documents, which begin at
-// any token, its first token.
-func (a selectedProblem) blockNames() int64 {
-	if a.packed() {
-		return a.T
-	}
-	return a.selectionBlocks()
-}
-
 func (a selectedProblem) blocks() blocks { return blocks{int32(a.block), int32(a.topN)} }
-
-const (
-	minChunk    = 256 // fewest queries in a work item of the kernel that owns keys
-	maxSegments = 256 // segments of a sequence in the inverse index: nsa_index_rank_i32 takes no more
-
-	maxPackedSegments = 64 // with documents, whose blocks have more names
-
-	fewNames = 2048 // most names of blocks that the inverse index counts in shared memory: kFew in attention_index.cu
-)
-
-// index returns the sizes of the inverse index (attention_params.cuh). Counts and partial sums are linear in S: with chunks of topN*l'
-// queries, lists of several chunks have partial sums for at most 2*S/l' blocks. Chunks are smaller if their tiles of keys would not
-// fill the GPU; then there are partial sums for at most twice as many tiles as fill it.
-func (a selectedProblem) index() index {
-	entries := a.S * a.topN
-	reach := min(a.topN*a.block, a.S)
-	chunk := max(minChunk, min(reach, entries*a.groups()*kernels.CeilDiv(a.block, mmaKeys)/(blocksPerSM*int64(a.GPU.SMs))))
-	segments := int64(maxSegments)
-	if a.packed() {
-		segments = maxPackedSegments
-	}
-	x := index{segments: int32(min(segments, reach)), chunk: int32(chunk), items: int32(a.blockNames() + entries/chunk)}
-	if a.S > chunk {
-		x.partials = int32(2 * entries / chunk)
-	}
-	return x
-}
 
 // rowTilesOf returns the tiles for rows of several queries, which iterate over the union of their blocks. It leaves out the largest
 // tile if a query selects less than a quarter of the blocks.
@@ -161,145 +126,148 @@ func (a selectedProblem) keyTiles() []tile {
 
 func (a selectedProblem) rowGrid(x tile) int64 { return a.rowTiles(a.wholeQueries(x.m)) }
 
-// selectedForward adds q, k, v, idx -> o, lse for all types and sizes.
-func selectedForward(b *kernels.Builder, op attention.Selected) error {
-	a, err := selectedOf(b, op.SelectBlock)
-	if err != nil {
-		return err
-	}
-	p := a.forwardParams()
+// forwardParams is problem.forwardParams with the blocks.
+func (a selectedProblem) forwardParams() *params {
+	p := a.problem.forwardParams()
 	p.blocks = a.blocks()
-	size := launchSize{func(x tile) int64 { return a.forwardBytes(x) + slotBytes(x) }, a.rowGrid}
-	return a.launchTiled("selected_forward", a.rowTilesOf(selectedForwardTiles), size, p, a.wholeQueries)
+	return p
 }
 
-// selectedBackward adds q, k, v, idx, o, lse, do -> dq, dk, dv for all types and sizes.
-func selectedBackward(b *kernels.Builder, op attention.SelectedGrad) error {
-	a, err := selectedOf(b, op.Forward.SelectBlock)
-	if err != nil {
-		return err
-	}
-	p := a.beginGrad()
-	a.launchDelta(p)
-	rows := launchSize{func(x tile) int64 { return a.dqBytes(x) + slotBytes(x) }, a.rowGrid}
-	if err := a.launchTiled("selected_dq", a.rowTilesOf(gradientTiles), rows, p, a.wholeQueries); err != nil {
-		return err
-	}
+func (a selectedProblem) forwardKernel() tiledKernel {
+	shared := func(x tile) int64 { return a.forwardBytes(x) + slotBytes(x) }
+	return tiledKernel{"selected_forward", a.rowTilesOf(selectedForwardTiles), shared, a.rowGrid, a.wholeQueries}
+}
+
+func (a selectedProblem) guardForward() error { return a.forwardKernel().guard(a.Call) }
+
+// forward adds q, k, v, idx -> o, lse for all types and sizes.
+func (a selectedProblem) forward(b *kernels.Builder) { a.forwardKernel().add(b, a.forwardParams()) }
+
+func (a selectedProblem) gradKernels() (dq, dkv tiledKernel) {
+	shared := func(x tile) int64 { return a.dqBytes(x) + slotBytes(x) }
+	keys := func(x tile) int64 { return a.workItems() * kernels.CeilDiv(a.block, x.m) }
+	return tiledKernel{"selected_dq", a.rowTilesOf(gradientTiles), shared, a.rowGrid, a.wholeQueries},
+		tiledKernel{"selected_dkv", a.keyTiles(), a.dkvBytes, keys, nil}
+}
+
+func (a selectedProblem) guardBackward() error {
+	dq, dkv := a.gradKernels()
+	return cmp.Or(dq.guard(a.Call), dkv.guard(a.Call))
+}
+
+// backward adds q, k, v, idx, o or delta, lse, do -> dq, dk, dv for all types and sizes.
+func (a selectedProblem) backward(b *kernels.Builder) {
+	dq, dkv := a.gradKernels()
+	p := a.gradParams(b)
+	a.addDelta(b, p)
+	dq.add(b, p)
 	p.joinBlocks(1)
-	a.launchInvert(&listParams{params: *p})
-	keys := launchSize{a.dkvBytes, func(x tile) int64 { return a.workItems(p) * kernels.CeilDiv(a.block, x.m) }}
-	if err := a.launchTiled("selected_dkv", a.keyTiles(), keys, p, nil); err != nil {
-		return err
-	}
-	a.launchReduce(p)
-	return nil
+	a.addInverseIndex(b, &listParams{params: *p})
+	dkv.add(b, p)
+	a.addReduce(b, p)
 }
 
-// selectedForwardMMA is selectedForward for half precision and dims up to 128.
-func selectedForwardMMA(b *kernels.Builder, op attention.Selected) error {
-	a, err := selectedOf(b, op.SelectBlock)
-	if err != nil {
+// guardMMA is problem.guardMMA with memory for the union of blocks.
+func (a selectedProblem) guardMMA(shared func(width int64) int64) error {
+	if err := a.checkBlock(); err != nil {
 		return err
 	}
-	width, err := a.mmaWidth(mmaForwardBytes)
-	if err != nil {
-		return err
-	}
-	p := a.forwardParams()
-	p.blocks = a.blocks()
-	rows := a.wholeQueries(mmaRows)
+	return a.problem.guardMMA(func(width int64) int64 { return shared(width) + a.unionBytes(mmaRows) })
+}
+
+func (a selectedProblem) guardForwardMMA() error { return a.guardMMA(mmaForwardBytes) }
+
+// forwardMMA is forward for half precision and dims up to 128.
+func (a selectedProblem) forwardMMA(b *kernels.Builder) {
+	p, rows := a.forwardParams(), a.wholeQueries(mmaRows)
 	p.ownRows(rows)
-	a.launchFourWarps(a.mmaKernel(namePrefix(a.pieceKeys())+"_forward", width), a.rowTiles(rows), mmaForwardBytes(width)+a.unionBytes(mmaRows), p)
-	return nil
+	kernel := a.mmaKernel(namePrefix(a.pieceKeys()) + "_forward")
+	addFourWarps(b, kernel, a.rowTiles(rows), mmaForwardBytes(a.mmaWidth())+a.unionBytes(mmaRows), p)
 }
 
-// selectedBackwardMMA is selectedBackward for half precision and dims up to 128.
-func selectedBackwardMMA(b *kernels.Builder, op attention.SelectedGrad) error {
-	a, err := selectedOf(b, op.Forward.SelectBlock)
-	if err != nil {
-		return err
-	}
-	keys := a.ownedKeys()
-	width, err := a.mmaWidth(func(width int64) int64 { return mmaBackwardBytes(width, keys) })
-	if err != nil {
-		return err
-	}
-	p := a.beginGrad()
-	a.launchDelta(p)
+func (a selectedProblem) guardBackwardMMA() error {
+	return a.guardMMA(func(width int64) int64 { return mmaBackwardBytes(width, a.ownedKeys()) })
+}
+
+// backwardMMA is backward for half precision and dims up to 128.
+func (a selectedProblem) backwardMMA(b *kernels.Builder) {
+	p, keys := a.gradParams(b), a.ownedKeys()
+	a.addDelta(b, p)
 	// A row is multiplied by the blocks of all rows of its warp, so tall kernels are for queries that select at least half of the
 	// blocks.
-	a.launchDQ(namePrefix(a.pieceKeys()), width, p, a.selectionBlocks() <= 2*a.topN, a.unionBytes, a.wholeQueries)
+	a.addDQ(b, namePrefix(a.pieceKeys()), p, a.selectionBlocks() <= 2*a.topN, a.unionBytes, a.wholeQueries)
 	p.joinBlocks(1)
-	a.launchInvert(&listParams{params: *p})
-	a.launchFourWarps(a.mmaKernel(namePrefix(keys)+"_dkv", width), a.workItems(p)*kernels.CeilDiv(a.block, keys), mmaDKVBytes(width, keys), p)
-	a.launchReduce(p)
-	return nil
+	a.addInverseIndex(b, &listParams{params: *p})
+	grid := a.workItems() * kernels.CeilDiv(a.block, keys)
+	addFourWarps(b, a.mmaKernel(namePrefix(keys)+"_dkv"), grid, mmaDKVBytes(a.mmaWidth(), keys), p)
+	a.addReduce(b, p)
 }
 
-// selectedForwardWGMMA is selectedForward for half precision on devices of compute capability 9.0.
-func selectedForwardWGMMA(b *kernels.Builder, op attention.Selected) error {
-	a, err := selectedOf(b, op.SelectBlock)
-	if err != nil {
+// guardWGMMA is problem.guardWGMMA. It also refuses problems for which there is no method, neither by bits nor by
+// lists.
+func (a selectedProblem) guardWGMMA(shared func(widths) int64) error {
+	if err := a.checkBlock(); err != nil {
 		return err
 	}
-	w, err := a.wgmmaWidths(func(w widths) int64 {
+	if err := a.checkLists(); err != nil && !a.byBits() {
+		return err
+	}
+	return a.problem.guardWGMMA(shared)
+}
+
+func (a selectedProblem) guardForwardWGMMA() error {
+	return a.guardWGMMA(func(w widths) int64 {
 		return max(w.forwardBytes(), w.forcedBytes(), w.pairForwardBytes(), w.walkBytes(w.walkForward))
 	})
-	if err != nil {
-		return err
-	}
-	p := a.forwardParams()
-	p.blocks = a.blocks()
+}
+
+// forwardWGMMA is forward for half precision on devices of compute capability 9.0.
+func (a selectedProblem) forwardWGMMA(b *kernels.Builder) {
+	w, p := a.widths(), a.forwardParams()
 	switch {
 	case a.byBits():
 		p.span = a.everyKey()
-		a.launchWGMMA("selected_forward", w, w.forward, w.forwardBytes(), p)
+		a.addWGMMA(b, "selected_forward", w, w.forward, w.forwardBytes(), p)
 	case a.byWalk():
-		a.launchWalk("forward", w, w.walkForward, p)
+		a.addWalk(b, "forward", w, w.walkForward, p)
 	default:
-		a.launchPairs(w, p)
+		a.addPairs(b, w, p)
 	}
-	return nil
 }
 
-// selectedBackwardWGMMA is selectedBackward for half precision on devices of compute capability 9.0.
-func selectedBackwardWGMMA(b *kernels.Builder, op attention.SelectedGrad) error {
-	a, err := selectedOf(b, op.Forward.SelectBlock)
-	if err != nil {
-		return err
-	}
-	w, err := a.wgmmaWidths(func(w widths) int64 {
+func (a selectedProblem) guardBackwardWGMMA() error {
+	return a.guardWGMMA(func(w widths) int64 {
 		return max(w.dqBytes(), w.pairsDKV().bytes, w.walkBytes(w.walkDQ), w.listedDKV().bytes)
 	})
-	if err != nil {
-		return err
-	}
-	joined := a.joined()
-	p := joined.beginGrad()
+}
+
+// backwardWGMMA is backward for half precision on devices of compute capability 9.0.
+func (a selectedProblem) backwardWGMMA(b *kernels.Builder) {
+	w, joined := a.widths(), a.joined()
+	p := joined.gradParams(b)
 	if !a.byBits() && !a.byWalk() {
-		a.launchPairGradients(w, p)
-		return nil
+		a.addPairGradients(b, w, p)
+		return
 	}
-	a.launchDelta(p)
+	a.addDelta(b, p)
 	dq := *p // reads the blocks as they were selected, not joined
 	dq.blocks = a.blocks()
 	if a.byBits() {
 		dq.span = a.everyKey()
-		a.launchWGMMA("selected_dq", w, w.dq, w.dqBytes(), &dq)
+		a.addWGMMA(b, "selected_dq", w, w.dq, w.dqBytes(), &dq)
 	} else {
-		a.launchWalk("dq", w, w.walkDQ, &dq)
+		a.addWalk(b, "dq", w, w.walkDQ, &dq)
 	}
 	join := joined.block / a.block
 	p.joinBlocks(join)
-	joined.launchInvert(&listParams{params: *p})
+	joined.addInverseIndex(b, &listParams{params: *p})
 	kernel := "selected_dkv"
 	if join > 1 {
 		kernel = "joined_dkv"
 	}
-	grid := joined.workItems(p) * kernels.CeilDiv(joined.block, listedKeys)
-	a.launchDKVWGMMA(kernel, w, w.listedDKV(), grid, 1, &keyGradientParams{params: *p})
-	joined.launchReduce(p)
-	return nil
+	grid := joined.workItems() * kernels.CeilDiv(joined.block, listedKeys)
+	a.addDKVWGMMA(b, kernel, w, w.listedDKV(), grid, 1, &keyGradientParams{params: *p})
+	joined.addReduce(b, p)
 }
 
 // joined returns a with selection blocks of 16 or 32 keys joined to blocks of 64, the keys that a thread block owns. A query that
@@ -311,18 +279,6 @@ func (a selectedProblem) joined() selectedProblem {
 	return a
 }
 
-// wgmmaWidths is problem.wgmmaWidths. It also refuses blocks of other than a multiple of 16 tokens, and problems for which there is no
-// method, neither by bits nor by lists.
-func (a selectedProblem) wgmmaWidths(shared func(widths) int64) (widths, error) {
-	if err := a.checkBlock(); err != nil {
-		return widths{}, err
-	}
-	if err := a.checkLists(); err != nil && !a.byBits() {
-		return widths{}, err
-	}
-	return a.problem.wgmmaWidths(shared)
-}
-
 // byBits reports whether rows iterate over all keys, with a bit for each tile that says whether a row sees it. That pays if there are
 // few blocks and a list holds at least half of them. Otherwise rows use lists: by walk or by pairs.
 func (a selectedProblem) byBits() bool {
@@ -331,46 +287,3 @@ func (a selectedProblem) byBits() bool {
 
 // everyKey is the span of all keys up to a query's own.
 func (a selectedProblem) everyKey() span { return span{1, 1, int32(a.S)} }
-
-// beginGrad returns the argument of a gradient, with memory for the inverse index and the partial sums.
-func (a selectedProblem) beginGrad() *params {
-	p := a.gradParams()
-	p.blocks, p.index = a.blocks(), a.index()
-	groups, x := a.groups(), p.index
-	p.counts = a.Work(4 * groups * int64(x.segments) * a.blockNames())
-	p.starts = a.Work(4 * groups * 3 * (a.blockNames() + 1))
-	p.queries = a.Work(4 * groups * a.S * a.topN)
-	p.partial = a.Work(4 * groups * int64(x.partials) * a.block * (a.D + a.Dv))
-	return p
-}
-
-// workItems is the number of work items of the kernel that owns keys.
-func (a selectedProblem) workItems(p *params) int64 { return a.groups() * int64(p.index.items) }
-
-// launchInvert adds the launches that build the inverse index. A block of the index has as many selection blocks as joinBlocks says.
-func (a selectedProblem) launchInvert(argument *listParams) {
-	p := &argument.params
-	groups, names := a.groups(), a.blockNames()
-	segments := groups * int64(p.index.segments)
-	counts := func(n int64) int64 { // bytes of shared memory for n counts of each name: see counts_of in attention_index.cu
-		if names > fewNames {
-			return 0
-		}
-		return 4 * n * names
-	}
-	a.launchFourWarps("nsa_index_count_i32", segments, counts(1), p)
-	a.Launch("nsa_index_rank_i32", kernels.Line(groups*kernels.CeilDiv(names, 32)), kernels.Dim{X: 32, Y: 32, Z: 1}, 0, argument)
-	scans := groups
-	if argument.most != 0 {
-		scans += 3 * int64(a.GPU.SMs)
-	}
-	a.Launch("nsa_index_scan_i32", kernels.Line(scans), kernels.Line(256), 0, argument)
-	a.launchFourWarps("nsa_index_fill_i32", kernels.CeilDiv(segments, warps), counts(warps), argument)
-}
-
-// launchReduce adds the launch that sums the partial sums of dk and dv, if there are any.
-func (a selectedProblem) launchReduce(p *params) {
-	if p.index.partials > 0 {
-		a.launchFourWarps(a.Type.Name("selected_reduce"), kernels.CeilDiv(a.groups()*a.T, warps), 0, p)
-	}
-}

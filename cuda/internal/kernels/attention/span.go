@@ -1,7 +1,7 @@
 package attention
 
 import (
-	"math"
+	"cmp"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
@@ -11,34 +11,21 @@ import (
 // delta, lse, do -> dq, dk, dv.
 func spanEntries[S attention.Forward](spanOf func(problem, S) span) []kernels.Entry {
 	type G = attention.Grad[S]
-	buildFor := func(b *kernels.Builder, op S, build func(spanProblem) error) error {
-		a, err := problemOf(b, b.In[0], b.In[1], b.In[2])
-		if err != nil {
-			return err
-		}
-		return build(spanProblem{a, spanOf(a, op)})
+	of := func(c *kernels.Call, op S) spanProblem {
+		a := problemOf(c, c.In[1], c.In[2])
+		return spanProblem{a, spanOf(a, op)}
 	}
-	forward := func(build func(spanProblem) error) func(*kernels.Builder, S) error {
-		return func(b *kernels.Builder, op S) error { return buildFor(b, op, build) }
-	}
-	backward := func(build func(spanProblem) error) func(*kernels.Builder, G) error {
-		return func(b *kernels.Builder, op G) error { return buildFor(b, op.Forward, build) }
-	}
-	// Storage of forward: q k v documents > o lse; of backward: q k v documents o-or-delta lse do > dq dk dv.
+	ofGrad := func(c *kernels.Call, op G) spanProblem { return of(c, op.Forward) }
+	general, half := forwardTypes(kernels.Float, nil), forwardTypes(kernels.Half, nil)
+	grad, halfGrad := gradTypes(kernels.Float, nil), gradTypes(kernels.Half, nil)
 	return kernels.Entries(
-		kernels.EntryFor[S]{Name: wgmma, Storage: "hhhd>hf", Build: ifPreferred(forward(spanForwardWGMMA))},
-		kernels.EntryFor[S]{Name: mma, Storage: "hhhd>hf", Build: ifPreferred(forward(spanForwardMMA))},
-		kernels.EntryFor[S]{Storage: "tttd>tf", Build: forward(spanForward)},
-		kernels.EntryFor[G]{Name: wgmma, Storage: "hhhdofh>hhh", Build: ifPreferred(backward(spanBackwardWGMMA))},
-		kernels.EntryFor[G]{Name: mma, Storage: "hhhdofh>hhh", Build: ifPreferred(backward(spanBackwardMMA))},
-		kernels.EntryFor[G]{Storage: "tttdoft>ttt", Build: backward(spanBackward)},
+		entryFor(wgmma, half, of, spanProblem.guardForwardWGMMA, spanProblem.forwardWGMMA),
+		entryFor(mma, half, of, spanProblem.guardForwardMMA, spanProblem.forwardMMA),
+		entryFor("", general, of, spanProblem.guardForward, spanProblem.forward),
+		entryFor(wgmma, halfGrad, ofGrad, spanProblem.guardBackwardWGMMA, spanProblem.backwardWGMMA),
+		entryFor(mma, halfGrad, ofGrad, spanProblem.guardBackwardMMA, spanProblem.backwardMMA),
+		entryFor("", grad, ofGrad, spanProblem.guardBackward, spanProblem.backward),
 	)
-}
-
-func windowSpan(a problem, op attention.SlidingWindow) span { return a.spanOf(1, 1, op.Window) }
-
-func compressedSpan(a problem, op attention.Compressed) span {
-	return a.spanOf(op.BlockLen, op.Stride, math.MaxInt)
 }
 
 // spanOf returns the span of l, d and w. It reduces them to fit int32, with the same effect.
@@ -52,105 +39,118 @@ type spanProblem struct {
 	span span
 }
 
-// spanForward adds q, k, v -> o, lse for all types and sizes.
-func spanForward(a spanProblem) error {
-	p := a.forwardParams()
+// forwardParams is problem.forwardParams with the span.
+func (a spanProblem) forwardParams() *params {
+	p := a.problem.forwardParams()
 	p.span = a.span
-	size := launchSize{a.forwardBytes, func(x tile) int64 { return a.rowTiles(x.m) }}
-	return a.launchTiled("span_forward", spanForwardTiles, size, p, sameRows)
+	return p
 }
 
-func sameRows(rows int64) int64 { return rows }
-
-// spanBackward adds q, k, v, o, lse, do -> dq, dk, dv for all types and sizes.
-func spanBackward(a spanProblem) error {
-	p := a.gradParams()
+// gradParams is problem.gradParams with the span.
+func (a spanProblem) gradParams(b *kernels.Builder) *params {
+	p := a.problem.gradParams(b)
 	p.span = a.span
-	a.launchDelta(p)
-	rows := launchSize{a.dqBytes, func(x tile) int64 { return a.rowTiles(x.m) }}
-	if err := a.launchTiled("span_dq", gradientTiles, rows, p, sameRows); err != nil {
-		return err
-	}
-	keys := launchSize{a.dkvBytes, func(x tile) int64 { return a.groups() * kernels.CeilDiv(a.T, x.m) }}
-	return a.launchTiled("span_dkv", gradientTiles, keys, p, nil)
+	return p
 }
 
-// spanForwardMMA is spanForward for half precision and dims up to 128.
-func spanForwardMMA(a spanProblem) error {
-	width, err := a.mmaWidth(mmaForwardBytes)
-	if err != nil {
-		return err
-	}
-	p := a.forwardParams()
-	p.span = a.span
+func (a spanProblem) forwardKernel() tiledKernel {
+	grid := func(x tile) int64 { return a.rowTiles(x.m) }
+	return tiledKernel{"span_forward", spanForwardTiles, a.forwardBytes, grid, sameRows}
+}
+
+func (a spanProblem) guardForward() error { return a.forwardKernel().guard(a.Call) }
+
+// forward adds q, k, v -> o, lse for all types and sizes.
+func (a spanProblem) forward(b *kernels.Builder) { a.forwardKernel().add(b, a.forwardParams()) }
+
+func (a spanProblem) gradKernels() (dq, dkv tiledKernel) {
+	rows := func(x tile) int64 { return a.rowTiles(x.m) }
+	keys := func(x tile) int64 { return a.groups() * kernels.CeilDiv(a.T, x.m) }
+	return tiledKernel{"span_dq", gradientTiles, a.dqBytes, rows, sameRows},
+		tiledKernel{"span_dkv", gradientTiles, a.dkvBytes, keys, nil}
+}
+
+func (a spanProblem) guardBackward() error {
+	dq, dkv := a.gradKernels()
+	return cmp.Or(dq.guard(a.Call), dkv.guard(a.Call))
+}
+
+// backward adds q, k, v, o or delta, lse, do -> dq, dk, dv for all types and sizes.
+func (a spanProblem) backward(b *kernels.Builder) {
+	dq, dkv := a.gradKernels()
+	p := a.gradParams(b)
+	a.addDelta(b, p)
+	dq.add(b, p)
+	dkv.add(b, p)
+}
+
+func (a spanProblem) guardForwardMMA() error { return a.guardMMA(mmaForwardBytes) }
+
+// forwardMMA is forward for half precision and dims up to 128.
+func (a spanProblem) forwardMMA(b *kernels.Builder) {
+	p, width := a.forwardParams(), a.mmaWidth()
 	p.ownRows(mmaRows)
-	a.launchFourWarps(a.mmaKernel("span_forward", width), a.rowTiles(mmaRows), mmaForwardBytes(width), p)
-	return nil
+	addFourWarps(b, a.mmaKernel("span_forward"), a.rowTiles(mmaRows), mmaForwardBytes(width), p)
 }
 
-// spanForwardWGMMA is spanForward for half precision on devices of compute capability 9.0.
-func spanForwardWGMMA(a spanProblem) error {
-	w, err := a.wgmmaWidths(widths.forwardBytes)
-	if err != nil {
-		return err
-	}
-	p := a.forwardParams()
-	p.span = a.span
-	a.launchWGMMA("span_forward", w, w.forward, w.forwardBytes(), p)
-	return nil
+func (a spanProblem) guardBackwardMMA() error {
+	return a.guardMMA(func(width int64) int64 { return mmaBackwardBytes(width, mmaKeys) })
 }
 
-// spanBackwardWGMMA is spanBackward for half precision on devices of compute capability 9.0.
-func spanBackwardWGMMA(a spanProblem) error {
-	w, err := a.wgmmaWidths(func(w widths) int64 { return max(w.dqBytes(), w.spanDKV().bytes) })
-	if err != nil {
-		return err
-	}
-	p := a.gradParams()
-	p.span = a.span
-	a.launchDelta(p)
-	a.launchWGMMA("span_dq", w, w.dq, w.dqBytes(), p)
+// backwardMMA is backward for half precision and dims up to 128.
+func (a spanProblem) backwardMMA(b *kernels.Builder) {
+	p := a.gradParams(b)
+	a.addDelta(b, p)
+	a.addDQ(b, "span", p, true, func(int64) int64 { return 0 }, sameRows)
+	blocks := int64(blocksPerSM * a.GPU.SMs)
+	a.addDKV(b, p, a.chunks(mmaKeys, mmaKeys, blocks, mmaChunkRows), mmaKeys, func(grid int64) {
+		addFourWarps(b, a.mmaKernel("span_dkv"), grid, mmaDKVBytes(a.mmaWidth(), mmaKeys), p)
+	})
+}
+
+func (a spanProblem) guardForwardWGMMA() error { return a.guardWGMMA(widths.forwardBytes) }
+
+// forwardWGMMA is forward for half precision on devices of compute capability 9.0.
+func (a spanProblem) forwardWGMMA(b *kernels.Builder) {
+	w := a.widths()
+	a.addWGMMA(b, "span_forward", w, w.forward, w.forwardBytes(), a.forwardParams())
+}
+
+func (a spanProblem) guardBackwardWGMMA() error {
+	return a.guardWGMMA(func(w widths) int64 { return max(w.dqBytes(), w.spanDKV().bytes) })
+}
+
+// backwardWGMMA is backward for half precision on devices of compute capability 9.0.
+func (a spanProblem) backwardWGMMA(b *kernels.Builder) {
+	w, p := a.widths(), a.gradParams(b)
+	a.addDelta(b, p)
+	a.addWGMMA(b, "span_dq", w, w.dq, w.dqBytes(), p)
 	blocks := int64(chunkedBlocksPerSM * a.GPU.SMs)
 	shape := w.spanDKV()
 	if full := a.groups() * kernels.CeilDiv(a.T, shape.keys); full >= int64(fullBlocksPerSM*a.GPU.SMs) {
 		blocks = full
 	}
 	queries := max(1, shape.rows/a.headsPerGroup()) // of a tile
-	a.launchDKV(p, a.chunks(shape.keys, queries*a.headsPerGroup(), blocks, wgmmaChunkRows), shape.keys, func(grid int64) {
-		a.launchDKVWGMMA("span_dkv", w, shape, grid, queries, &keyGradientParams{params: *p})
+	chunks := a.chunks(shape.keys, queries*a.headsPerGroup(), blocks, wgmmaChunkRows)
+	a.addDKV(b, p, chunks, shape.keys, func(grid int64) {
+		a.addDKVWGMMA(b, "span_dkv", w, shape, grid, queries, &keyGradientParams{params: *p})
 	})
-	return nil
 }
 
-// spanBackwardMMA is spanBackward for half precision and dims up to 128.
-func spanBackwardMMA(a spanProblem) error {
-	width, err := a.mmaWidth(func(width int64) int64 { return mmaBackwardBytes(width, mmaKeys) })
-	if err != nil {
-		return err
-	}
-	p := a.gradParams()
-	p.span = a.span
-	a.launchDelta(p)
-	a.launchDQ("span", width, p, true, func(int64) int64 { return 0 }, sameRows)
-	blocks := int64(blocksPerSM * a.GPU.SMs)
-	a.launchDKV(p, a.chunks(mmaKeys, mmaKeys, blocks, mmaChunkRows), mmaKeys, func(grid int64) {
-		a.launchFourWarps(a.mmaKernel("span_dkv", width), grid, mmaDKVBytes(width, mmaKeys), p)
-	})
-	return nil
-}
+func sameRows(rows int64) int64 { return rows }
 
-// launchDKV adds, by `add`, the launch of a kernel whose thread blocks own `keys` keys. If there are several chunks, it also adds the launch that
-// sums their results.
-func (a spanProblem) launchDKV(p *params, chunks index, keys int64, add func(grid int64)) {
+// addDKV adds, by `add`, the launch of a kernel whose thread blocks own `keys` keys. If there are several chunks, it
+// also adds the launch that sums their results.
+func (a spanProblem) addDKV(b *kernels.Builder, p *params, chunks index, keys int64, add func(grid int64)) {
 	p.index = chunks
 	p.ownKeys(keys)
-	parts := int64(p.index.items)
-	if parts > 1 {
-		p.partial = a.Work(4 * a.groups() * parts * a.T * (a.D + a.Dv))
+	n := int64(p.index.items)
+	if n > 1 {
+		p.partial = b.Work(4 * a.groups() * n * a.T * (a.D + a.Dv))
 	}
-	add(a.groups() * kernels.CeilDiv(a.T, keys) * parts)
-	if parts > 1 {
-		a.launchFourWarps(a.Type.Name("span_reduce"), kernels.CeilDiv(a.groups()*a.T, warps), 0, p)
+	add(a.groups() * kernels.CeilDiv(a.T, keys) * n)
+	if n > 1 {
+		addFourWarps(b, a.Type.Name("span_reduce"), kernels.CeilDiv(a.groups()*a.T, warps), 0, p)
 	}
 }
 

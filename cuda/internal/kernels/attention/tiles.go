@@ -21,34 +21,43 @@ var (
 // minResident is the number of thread blocks for which a multiprocessor should have room, so that one loads while another computes.
 const minResident = 2
 
-// launchSize gives, for a tile, the shared memory of a thread block in bytes and the number of thread blocks.
-type launchSize struct{ shared, grid func(tile) int64 }
-
-// chooseTile returns the largest tile with which minResident blocks fit a multiprocessor and all multiprocessors have work, or else
-// the smallest tile.
-func (a problem) chooseTile(tiles []tile, size launchSize) (tile, error) {
-	g := a.GPU
-	for _, x := range tiles {
-		if n := size.shared(x); n <= int64(g.SharedPerBlock) && minResident*(n+kernels.ReservedShared) <= int64(g.SharedPerSM) && size.grid(x) >= int64(g.SMs) {
-			return x, nil
-		}
-	}
-	x := tiles[len(tiles)-1]
-	return x, a.CheckShared("the smallest tiles", size.shared(x))
+// tiledKernel is a general kernel, which is compiled for several tiles.
+type tiledKernel struct {
+	name   string
+	tiles  []tile                 // the largest first
+	shared func(tile) int64       // bytes of shared memory of a thread block
+	grid   func(tile) int64       // thread blocks
+	owned  func(rows int64) int64 // rows that a thread block owns of those of a tile; nil if it owns keys
 }
 
-// launchTiled adds a launch of a kernel that is compiled for several tiles. ownedRows, if not nil, returns how many of a tile's rows a
-// thread block owns.
-func (a problem) launchTiled(op string, tiles []tile, size launchSize, p *params, ownedRows func(rows int64) int64) error {
-	x, err := a.chooseTile(tiles, size)
-	if err != nil {
-		return err
+// choose returns the largest tile with which minResident blocks fit a multiprocessor and all multiprocessors have work,
+// or else the smallest tile.
+func (k tiledKernel) choose(g kernels.GPU) tile {
+	for _, x := range k.tiles {
+		n := k.shared(x)
+		fits := n <= int64(g.SharedPerBlock) && minResident*(n+kernels.ReservedShared) <= int64(g.SharedPerSM)
+		if fits && k.grid(x) >= int64(g.SMs) {
+			return x
+		}
 	}
-	if ownedRows != nil {
-		p.ownRows(ownedRows(x.m))
+	return k.tiles[len(k.tiles)-1]
+}
+
+func (k tiledKernel) guard(c *kernels.Call) error {
+	return c.CheckShared("the smallest tiles", k.shared(k.choose(c.GPU)))
+}
+
+func (k tiledKernel) add(b *kernels.Builder, p *params) {
+	if k.owned != nil {
+		p.ownRows(k.owned(k.choose(b.GPU).m))
 	}
-	a.launchFourWarps(a.Type.Name(fmt.Sprintf("%s_%d", op, x.m)), size.grid(x), size.shared(x), p)
-	return nil
+	k.addWith(b, p)
+}
+
+// addWith adds the launch with an argument that is complete.
+func (k tiledKernel) addWith(b *kernels.Builder, p any) {
+	x := k.choose(b.GPU)
+	addFourWarps(b, b.Type.Name(fmt.Sprintf("%s_%d", k.name, x.m)), k.grid(x), k.shared(x), p)
 }
 
 // floats is the number of floats of shared memory that rows of c columns take.
@@ -76,39 +85,43 @@ const (
 	mmaKeys    = 64 // keys that a thread block owns, or reads at a time
 )
 
-// mmaWidth returns the width, 64 or 128, of the mma kernels for the dims of a. It refuses other dims, and a width that needs more
-// shared memory than a block may have. shared returns the shared memory of a thread block.
-func (a problem) mmaWidth(shared func(width int64) int64) (width int64, err error) {
+// mmaWidth returns the width of the mma kernels for the dims of a.
+func (a problem) mmaWidth() int64 {
+	if max(a.D, a.Dv) > 64 {
+		return 128
+	}
+	return 64
+}
+
+// guardMMA refuses dims that the mma kernels do not take, and a width that needs more shared memory than a block may
+// have. shared returns the shared memory of a thread block.
+func (a problem) guardMMA(shared func(width int64) int64) error {
 	if a.D%8 != 0 || a.Dv%8 != 0 || max(a.D, a.Dv) > 128 {
-		return 0, graph.Refuse(graph.ReasonHeadDim, "dims %d and %d, want multiples of 8 up to 128", a.D, a.Dv)
+		return graph.Refuse(graph.ReasonHeadDim, "dims %d and %d, want multiples of 8 up to 128", a.D, a.Dv)
 	}
-	if width = 64; max(a.D, a.Dv) > 64 {
-		width = 128
-	}
-	if err := a.CheckShared("mma", shared(width)); err != nil {
-		return 0, err
-	}
-	a.Aligned(16)
-	return width, nil
+	return a.CheckShared("mma", shared(a.mmaWidth()))
 }
 
-// mmaKernel returns the kernel of an op that is compiled for the widths 64 and 128.
-func (a problem) mmaKernel(op string, width int64) string {
-	return a.Type.Name(fmt.Sprintf("%s_mma%d", op, width))
+// mmaKernel returns the kernel of an op that is compiled for the width.
+func (a problem) mmaKernel(op string) string {
+	return a.Type.Name(fmt.Sprintf("%s_mma%d", op, a.mmaWidth()))
 }
 
-// launchDQ adds the launch of the mma kernel for dq. Of the rows of its tile a thread block owns ownedRows(rows). It has
-// unionBytes(rows) more shared memory than kernels whose mask is a span. If tall is set and enough thread blocks remain to fill the GPU,
-// launchDQ launches the tall kernel, which reads the keys once for twice as many rows.
-func (a problem) launchDQ(branch string, width int64, p *params, tall bool, unionBytes, ownedRows func(rows int64) int64) {
-	op, rows := branch+"_dq", int64(mmaRows)
+// addDQ adds the launch of the mma kernel for dq. Of the rows of its tile a thread block owns ownedRows(rows). It has
+// unionBytes(rows) more shared memory than kernels whose mask is a span. If tall is set and enough thread blocks remain
+// to fill the GPU, addDQ takes the tall kernel, which reads the keys once for twice as many rows.
+func (a problem) addDQ(
+	b *kernels.Builder, branch string, p *params, tall bool, unionBytes, ownedRows func(rows int64) int64,
+) {
+	op, rows, width := branch+"_dq", int64(mmaRows), a.mmaWidth()
 	shared := func(rows int64) int64 { return mmaDQBytes(width, rows) + unionBytes(rows) }
-	if n := 2 * rows; tall && width == 64 && a.rowTiles(n) >= tallBlocks*int64(a.GPU.SMs) && shared(n) <= int64(a.GPU.SharedPerBlock) {
-		op, rows = op+"_tall", n
+	enough := a.rowTiles(2*rows) >= tallBlocks*int64(a.GPU.SMs)
+	if tall && width == 64 && enough && shared(2*rows) <= int64(a.GPU.SharedPerBlock) {
+		op, rows = op+"_tall", 2*rows
 	}
 	owned := ownedRows(rows)
 	p.ownRows(owned)
-	a.launchFourWarps(a.mmaKernel(op, width), a.rowTiles(owned), shared(rows), p)
+	addFourWarps(b, a.mmaKernel(op), a.rowTiles(owned), shared(rows), p)
 }
 
 // mmaForwardBytes is the shared memory of a forward kernel: the rows once, the range of keys that each row sees, two stages of keys and

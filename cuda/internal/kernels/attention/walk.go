@@ -19,7 +19,9 @@ type walkParams struct {
 type walks struct {
 	blocks, count kernels.Ref
 
-	tiles, queries, room, keys int32
+	tiles, queries int32
+	capacity       int32 `c:"room"` // pieces of a tile
+	keys           int32
 }
 
 const (
@@ -48,9 +50,9 @@ func (a selectedProblem) byWalk() bool {
 	return a.packed() || a.pieceKeys() < mmaKeys || h > maxPairHeads || h >= minWalkHeads && 8*a.selectionBlocks() <= h*h*a.topN
 }
 
-// launchWalk adds the launches of forward or dq by a walk. The first kernel lists the selection blocks of each tile of queries, the
-// second one computes the products. Its thread blocks stay on a multiprocessor and iterate over tiles.
-func (a selectedProblem) launchWalk(op string, w widths, r walkKernel, argument *params) {
+// addWalk adds the launches of forward or dq by a walk. The first kernel lists the selection blocks of each tile of
+// queries, the second one computes the products. Its thread blocks stay on a multiprocessor and iterate over tiles.
+func (a selectedProblem) addWalk(b *kernels.Builder, op string, w widths, r walkKernel, argument *params) {
 	queries := a.walkQueries(r)
 	tilesPerGroup := kernels.CeilDiv(a.S, queries)
 	tiles := a.groups() * tilesPerGroup
@@ -61,12 +63,14 @@ func (a selectedProblem) launchWalk(op string, w widths, r walkKernel, argument 
 	if keys < mmaKeys {
 		name = fmt.Sprint(name, keys)
 	}
-	room := min(blocks, queries*a.topN) * kernels.CeilDiv(a.block, keys) // pieces of a tile
+	capacity := min(blocks, queries*a.topN) * kernels.CeilDiv(a.block, keys) // pieces of a tile
 	p := &walkParams{params: *argument, walks: walks{
-		blocks: a.Work(8 * tiles * room), count: a.Work(4 * tiles),
-		tiles: int32(tilesPerGroup), queries: int32(queries), room: int32(room), keys: int32(keys),
+		blocks: b.Work(8 * tiles * capacity), count: b.Work(4 * tiles),
+		tiles: int32(tilesPerGroup), queries: int32(queries), capacity: int32(capacity), keys: int32(keys),
 	}}
-	a.Launch("nsa_walk_blocks_i32", kernels.Line(kernels.CeilDiv(tiles, listWarps)), kernels.Line(32*listWarps), listWarps*4*min(listBlocksAtOnce, blocks), p)
-	a.Launch(a.Type.Name(name+"_"+op+"_mma"+w.name()), kernels.Line(min(tiles, int64(a.GPU.SMs))), kernels.Line(128+32*r.warps), w.walkBytes(r), p)
-	a.keyTensorMaps(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), keys)
+	grid, shared := kernels.Line(kernels.CeilDiv(tiles, listWarps)), listWarps*4*min(listBlocksAtOnce, blocks)
+	b.AddLaunch("nsa_walk_blocks_i32", grid, kernels.Line(32*listWarps), shared, p)
+	grid = kernels.Line(min(tiles, int64(a.GPU.SMs)))
+	b.AddLaunch(a.Type.Name(name+"_"+op+"_mma"+w.name()), grid, kernels.Line(128+32*r.warps), w.walkBytes(r), p)
+	addKeyTensorMaps(b, unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), keys)
 }

@@ -23,32 +23,34 @@ func (a problem) wgmmaKernel(op string, w widths) string {
 	return a.Type.Name(op + "_wgmma" + w.name())
 }
 
-// wgmmaWidths returns the widths of the wgmma kernels for the dims of a. It refuses devices without these kernels, larger dims, and
-// widths that need more shared memory than a block may have. shared returns the shared memory of a thread block.
-func (a problem) wgmmaWidths(shared func(widths) int64) (widths, error) {
-	if err := a.GPU.CheckSM90(); err != nil {
-		return widths{}, err
-	}
-	if a.GPU.EncodeTensorMap == nil {
-		return widths{}, graph.Refuse(graph.ReasonDevice, "the driver does not encode tensor maps")
-	}
-	if bytes := 2 * max(a.T*a.Hkv, a.S*a.Hq) * max(a.D, a.Dv); bytes >= maxMapStride {
-		return widths{}, graph.Refuse(graph.ReasonStride, "%d bytes of queries, keys or values, want less than 2^40", bytes)
-	}
-	if a.S*a.Hq > math.MaxInt32 {
-		return widths{}, graph.Refuse(graph.ReasonSize, "%d queries times %d heads, want less than 2^31", a.S, a.Hq)
-	}
+// widths returns the widths of the wgmma kernels for the dims of a, the zero widths if no kernel takes them.
+func (a problem) widths() widths {
 	for _, w := range allWidths() {
-		if a.D%8 != 0 || a.Dv%8 != 0 || a.D > w.c || a.Dv > w.cv {
-			continue
+		if a.D%8 == 0 && a.Dv%8 == 0 && a.D <= w.c && a.Dv <= w.cv {
+			return w
 		}
-		if err := a.CheckShared("wgmma", shared(w)); err != nil {
-			return w, err
-		}
-		a.Aligned(16)
-		return w, nil
 	}
-	return widths{}, graph.Refuse(graph.ReasonHeadDim, "dims %d and %d, want multiples of 8 up to 256 and 192", a.D, a.Dv)
+	return widths{}
+}
+
+// guardWGMMA refuses devices without these kernels, larger dims, and widths that need more shared memory than a block
+// may have. shared returns the shared memory of a thread block.
+func (a problem) guardWGMMA(shared func(widths) int64) error {
+	if err := a.GPU.CheckSM90(); err != nil {
+		return err
+	}
+	bytes, w := 2*max(a.T*a.Hkv, a.S*a.Hq)*max(a.D, a.Dv), a.widths()
+	switch {
+	case a.GPU.EncodeTensorMap == nil:
+		return graph.Refuse(graph.ReasonDevice, "the driver does not encode tensor maps")
+	case bytes >= maxMapStride:
+		return graph.Refuse(graph.ReasonStride, "%d bytes of queries, keys or values, want less than 2^40", bytes)
+	case a.S*a.Hq > math.MaxInt32:
+		return graph.Refuse(graph.ReasonSize, "%d queries times %d heads, want less than 2^31", a.S, a.Hq)
+	case w.c == 0:
+		return graph.Refuse(graph.ReasonHeadDim, "dims %d and %d, want multiples of 8 up to 256 and 192", a.D, a.Dv)
+	}
+	return a.CheckShared("wgmma", shared(w))
 }
 
 // wgmmaParams is WgmmaParams of attention_wgmma_tiles.cuh.
@@ -58,27 +60,30 @@ type wgmmaParams struct {
 	_      [48]byte // the size is a multiple of 64, the alignment of a tensor map
 }
 
-// keyTensorMaps adds the tensor maps of the keys and values to the last launch, at offsets k and v of its argument. A box has `keys`
-// keys.
-func (a problem) keyTensorMaps(k, v uintptr, keys int64) {
-	a.tensorMap(k, a.In[1], 1, keys)
-	a.tensorMap(v, a.In[2], 1, keys)
+// addKeyTensorMaps adds the tensor maps of the keys and values to the last launch, at offsets k and v of its argument.
+// A box has `keys` keys.
+func addKeyTensorMaps(b *kernels.Builder, k, v uintptr, keys int64) {
+	addTensorMap(b, k, b.In[1], 1, keys)
+	addTensorMap(b, v, b.In[2], 1, keys)
 }
 
-// launchWGMMA adds the launch of a kernel that owns rows and reads keys by tensor maps. There is at most one thread block for each
-// multiprocessor; it iterates over tiles.
-func (a problem) launchWGMMA(op string, w widths, r queryKernel, shared int64, argument *params) {
+// addWGMMA adds the launch of a kernel that owns rows and reads keys by tensor maps. There is at most one thread block
+// for each multiprocessor; it iterates over tiles.
+func (a problem) addWGMMA(b *kernels.Builder, op string, w widths, r queryKernel, shared int64, argument *params) {
 	p := &wgmmaParams{params: *argument}
 	p.ownRows(r.rows)
-	a.Launch(a.wgmmaKernel(op, w), kernels.Line(min(a.rowTiles(r.rows), int64(a.GPU.SMs))), kernels.Line(wgmmaThreads(r.rows)), shared, p)
-	a.keyTensorMaps(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), r.tileKeys)
+	grid := kernels.Line(min(a.rowTiles(r.rows), int64(a.GPU.SMs)))
+	b.AddLaunch(a.wgmmaKernel(op, w), grid, kernels.Line(wgmmaThreads(r.rows)), shared, p)
+	addKeyTensorMaps(b, unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), r.tileKeys)
 }
 
-// tensorMap adds the tensor map of x [batch, tokens, heads, dim] at an offset of the last launch's argument. A box has some heads of some
-// tokens.
-func (a problem) tensorMap(offset uintptr, x kernels.Operand, heads, tokens int64) {
-	encode, dims := a.GPU.EncodeTensorMap, [4]int64{x.Dim(3), x.Dim(2), x.Dim(1), x.Dim(0)}
-	a.Encode(offset, x.Ref, func(to []byte, at kernels.Ptr) error { return encode(to, at, dims, [2]int64{heads, tokens}) })
+// addTensorMap adds the tensor map of x [batch, tokens, heads, dim] at an offset of the last launch's argument. A box
+// has some heads of some tokens.
+func addTensorMap(b *kernels.Builder, offset uintptr, x kernels.Operand, heads, tokens int64) {
+	encode, dims := b.GPU.EncodeTensorMap, [4]int64{x.Dim(3), x.Dim(2), x.Dim(1), x.Dim(0)}
+	b.Encode(offset, x.Ref, func(to []byte, at kernels.Ptr) error {
+		return encode(to, at, dims, [2]int64{heads, tokens})
+	})
 }
 
 // keyGradientParams is KeyGradientParams of attention_pairs.cuh.
@@ -88,12 +93,14 @@ type keyGradientParams struct {
 	pairGradients `c:"pairs"`
 }
 
-// launchDKVWGMMA adds the launch of a kernel for dk and dv. A tensor-map box of q or do holds `queries` queries: 1 if they are
-// listed.
-func (a problem) launchDKVWGMMA(op string, w widths, shape dkvShape, grid, queries int64, p *keyGradientParams) {
-	a.Launch(a.wgmmaKernel(op, w), kernels.Line(grid), kernels.Line(shape.threads), shape.bytes, p)
-	a.keyTensorMaps(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), mmaKeys)
+// addDKVWGMMA adds the launch of a kernel for dk and dv. A tensor-map box of q or do holds `queries` queries: 1 if they
+// are listed.
+func (a problem) addDKVWGMMA(
+	b *kernels.Builder, op string, w widths, shape dkvShape, grid, queries int64, p *keyGradientParams,
+) {
+	b.AddLaunch(a.wgmmaKernel(op, w), kernels.Line(grid), kernels.Line(shape.threads), shape.bytes, p)
+	addKeyTensorMaps(b, unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), mmaKeys)
 	heads := min(a.headsPerGroup(), shape.rows)
-	a.tensorMap(unsafe.Offsetof(p.q), a.In[0], heads, queries)
-	a.tensorMap(unsafe.Offsetof(p.dout), a.In[len(a.In)-1], heads, queries)
+	addTensorMap(b, unsafe.Offsetof(p.q), a.In[0], heads, queries)
+	addTensorMap(b, unsafe.Offsetof(p.dout), a.In[len(a.In)-1], heads, queries)
 }

@@ -37,6 +37,6 @@ func Exponentials(gpu kernels.GPU) (plan *kernels.Plan, count float64, err error
 func build(gpu kernels.GPU, kernel string, p params) (*kernels.Plan, error) {
 	b := kernels.NewBuilder(gpu, nil, graph.Call{})
 	p.array, p.out = b.Work(16*p.cells), b.Work(4)
-	b.Launch(kernel, kernels.Line(int64(gpu.SMs)*blocksOfAnSM), kernels.Line(threads), 0, &p)
+	b.AddLaunch(kernel, kernels.Line(int64(gpu.SMs)*blocksOfAnSM), kernels.Line(threads), 0, &p)
 	return b.Plan()
 }

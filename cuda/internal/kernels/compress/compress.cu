@@ -9,7 +9,7 @@
 // dx of a token that no block covers is 0. With documents the blocks of a row are those of its documents, one document after the other.
 // Places of n may be left over; their y and rows are zeros.
 //
-// Outputs are written with =. Nothing is saved. The gradient of pe is the column sum of drows (rows.cu).
+// Outputs are written with =. Nothing is saved. The gradient of pe is the column sum of drows (sums.cu).
 #include "documents.cuh"
 
 namespace nsa {

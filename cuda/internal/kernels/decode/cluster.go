@@ -1,6 +1,7 @@
 package decode
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
@@ -15,60 +16,78 @@ type cluster struct{ blocks, warps int64 }
 var clusters = []cluster{{8, 8}, {4, 8}, {2, 8}, {1, 8}, {1, 4}}
 
 // checkClusters refuses ops that decode_cluster.cu does not take.
-func checkClusters(b *kernels.Builder, op decode.Step) error {
-	if err := b.GPU.CheckSM90(); err != nil {
+func checkClusters(c *kernels.Call, op decode.Step) error {
+	if err := c.GPU.CheckSM90(); err != nil {
 		return err
 	}
 	at := op.Inputs()
 	switch {
 	case op.Cache.Dense():
 		return graph.Refuse(graph.ReasonShape, "dense attention, want a compressed, selected or window branch")
-	case op.GateLayer && b.In[at.Hidden].Dim(2)%8 != 0:
-		return graph.Refuse(graph.ReasonShape, "hidden width of the gate layer is %d, want a multiple of 8", b.In[at.Hidden].Dim(2))
+	case op.GateLayer && c.In[at.Hidden].Dim(2)%8 != 0:
+		width := c.In[at.Hidden].Dim(2)
+		return graph.Refuse(graph.ReasonShape, "hidden width of the gate layer is %d, want a multiple of 8", width)
 	}
-	return checkProducts(b, op)
+	return checkProducts(c, op)
 }
 
-// buildClusters adds the launch of a step in which each cluster has one group of a sequence. It takes the largest clusters that can all
-// run at once, so their size depends on the cache and the device alone.
-func buildClusters(b *kernels.Builder, op decode.Step) error {
-	if err := checkClusters(b, op); err != nil {
-		return err
-	}
-	class := mmaProducts(b, op)
-	p, keys, err := newParams(b, op)
-	if err != nil {
-		return err
-	}
-	sequences := int64(op.Cache.Slots) * int64(op.Cache.KVHeads)
+// clusterStep is the launch of a step in which each cluster has one group of a sequence.
+type clusterStep struct {
+	cluster
+	*decodeParams
+	class     productClass
+	sequences int64 // of all groups
+	shared    int64 // bytes of a block
+	logits    int64 // bytes of the logits of a block that do not fit its shared memory
+}
+
+// clusterStepOf takes the largest clusters that can all run at once, so their size depends on the cache and the device
+// alone.
+func clusterStepOf(c *kernels.Call, op decode.Step) clusterStep {
+	p, keys := paramsOf(c, op)
+	s := clusterStep{decodeParams: p, class: mmaProducts(c, op), sequences: sequences(op)}
 	context, phiFloats := int64(p.width-1)*int64(op.Cache.PageLen), p.workSize
-	var c cluster
-	var shared int64
-	for _, c = range clusters {
-		p.pickSize = pickSize(op.Cache, context, 32*c.warps)
-		p.workSize = int32(kernels.RoundUp(max(c.warps*class.ringFloats, int64(p.pickSize), int64(phiFloats)), 4))
-		if shared = class.clusterShared(c, p); class.runAtOnce(b.GPU, c, sequences, shared) {
+	for _, s.cluster = range clusters {
+		p.pickSize = pickSize(op.Cache, context, 32*s.warps)
+		p.workSize = int32(kernels.RoundUp(max(s.warps*s.class.ringFloats, int64(p.pickSize), int64(phiFloats)), 4))
+		if s.shared = s.class.clusterShared(s.cluster, p); s.class.runAtOnce(c.GPU, s.cluster, s.sequences, s.shared) {
 			break
 		}
 	}
 	if p.pickSize > 0 {
-		share := kernels.CeilDiv(max(1, keys[decode.Compressed]), 16*c.blocks)*16 + 8 // keys of a block: Share of decode_cluster.cu
-		if logits := 4 * int64(p.h) * share; class.runAtOnce(b.GPU, c, sequences, shared+logits) {
-			shared += logits
+		// The keys of a block: Share of decode_cluster.cu.
+		share := kernels.CeilDiv(max(1, keys[decode.Compressed]), 16*s.blocks)*16 + 8
+		if logits := 4 * int64(p.h) * share; s.class.runAtOnce(c.GPU, s.cluster, s.sequences, s.shared+logits) {
+			s.shared += logits
 		} else { // the logits go to global memory instead
-			p.logitsShare = int32(share)
-			p.logits = b.Work(sequences * c.blocks * logits)
+			p.logitsShare, s.logits = int32(share), logits
 		}
 	}
-	if err := b.CheckShared("clusters", shared); err != nil {
+	return s
+}
+
+func guardStepClusters(c *kernels.Call, op decode.Step) error {
+	if err := cmp.Or(checkClusters(c, op), checkStep(c, op)); err != nil {
 		return err
 	}
-	grid := kernels.Dim{X: int(c.blocks), Y: op.Cache.KVHeads, Z: op.Cache.Slots}
-	b.LaunchClusters(fmt.Sprintf("nsa_decode_cluster%dx%d_%s", c.blocks, c.warps, class.name), grid, kernels.Line(32*c.warps), shared, p)
-	if at := op.Inputs(); !op.GateLayer || b.In[at.GateW].Constant && b.In[at.GateBias].Constant { // the kernel reads these weights before it waits
+	return c.CheckShared("clusters", clusterStepOf(c, op).shared)
+}
+
+// stepClusters adds the launch of a step by clusters.
+func stepClusters(b *kernels.Builder, op decode.Step) {
+	b.Aligned(16)
+	s := clusterStepOf(&b.Call, op)
+	s.setTurns(op)
+	if s.logits > 0 {
+		s.decodeParams.logits = b.Work(s.sequences * s.blocks * s.logits)
+	}
+	grid := kernels.Dim{X: int(s.blocks), Y: op.Cache.KVHeads, Z: op.Cache.Slots}
+	kernel := fmt.Sprintf("nsa_decode_cluster%dx%d_%s", s.blocks, s.warps, s.class.name)
+	b.AddClusters(kernel, grid, kernels.Line(32*s.warps), s.shared, s.decodeParams)
+	// The kernel reads the weights of the gates before it waits.
+	if at := op.Inputs(); !op.GateLayer || b.In[at.GateW].Constant && b.In[at.GateBias].Constant {
 		b.Overlap()
 	}
-	return nil
 }
 
 // clusterShared is the shared memory of a block, without logits, in bytes: the arrays of ClusterShared in decode_cluster.cu.

@@ -1,4 +1,4 @@
-// One step of decoding (ops.DecodeOp) in two or three launches: one token of each sequence is stored in the cache and attends. q, k, v [B,1,...]
+// One step of decoding (decode.Step) in two or three launches: one token of each sequence is stored in the cache and attends. q, k, v [B,1,...]
 // and cache -> o [B,1,Hq,Dv], idx int32 [B,1,Hkv,n], read int32 [B,Hkv,3] (the keys read by each branch), and the cache.
 //
 //   decode_spans      grid [parts of the compressed and window branches, Hkv, B]. A block has a part of the keys of one branch. The block

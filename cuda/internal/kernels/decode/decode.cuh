@@ -1,10 +1,10 @@
 // What the kernels of decoding share: their argument, the layout of the cache, and the work of a block.
 //
-// A cache (ops.KVCache) consists of regions. A region consists of lists, one for each page (or slot) and group. A list has places for
+// A cache (decode.KVCache) consists of regions. A region consists of lists, one for each page (or slot) and group. A list has places for
 // keys [places,D] and values [places,Dv]. A *row* is the number of a place within its region, the same for its key and its value.
 #pragma once
 
-#include "../rows/rope.cuh"
+#include "../pointwise/rope.cuh"
 
 namespace nsa {
 

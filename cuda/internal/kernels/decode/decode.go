@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
 
 	"gorgonia.org/tensor"
 
@@ -18,13 +19,21 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
-// Entries returns the entries. The inputs before the cache are of one type.
-func Entries() []kernels.Entry {
+// Entries returns the entries of the ops.
+func Entries() []kernels.Entry { return slices.Concat(stepEntries(), fillCacheEntries()) }
+
+// in is the inputs of both ops: those before the cache are of one type.
+func in() kernels.Types {
+	return kernels.In(kernels.Float("inputs").Repeated(), kernels.Any("cache"), kernels.Int32("pages"))
+}
+
+func stepEntries() []kernels.Entry {
+	type entry = kernels.EntryFor[decode.Step]
+	types := in().Out(kernels.Float("o"), kernels.Int32("idx", "read"))
 	return kernels.Entries(
-		kernels.EntryFor[decode.Step]{Name: "cuda cluster", Storage: "t*.i>tii", Build: buildClusters},
-		kernels.EntryFor[decode.Step]{Name: "cuda mma", Storage: "t*.i>tii", Build: buildMMA},
-		kernels.EntryFor[decode.Step]{Storage: "t*.i>tii", Build: buildGeneral},
-		kernels.EntryFor[decode.FillCache]{Storage: "t*.i>i", Build: fill},
+		entry{Name: "cuda cluster", Types: types, Guard: guardStepClusters, Launches: stepClusters},
+		entry{Name: "cuda mma", Types: types, Guard: guardStepMMA, Launches: stepMMA},
+		entry{Types: types, Guard: guardStep, Launches: step},
 	)
 }
 
@@ -104,14 +113,14 @@ func checkGates(op decode.Step) error {
 }
 
 // checkProducts refuses ops that TensorCores of decode_products.cuh does not take.
-func checkProducts(b *kernels.Builder, op decode.Step) error {
-	d, dv, h := op.Cache.KeyDim, op.Cache.ValueDim, int(b.In[0].Dim(2))/op.Cache.KVHeads
-	_, policy := b.Policy.Attention(op)
+func checkProducts(c *kernels.Call, op decode.Step) error {
+	d, dv, h := op.Cache.KeyDim, op.Cache.ValueDim, int(c.In[0].Dim(2))/op.Cache.KVHeads
+	_, policy := c.Policy.Attention(op)
 	switch {
 	case policy.General:
 		return graph.Refuse(graph.ReasonPolicy, "the policy selects the general kernels for a branch of the layer")
-	case b.Type == kernels.F32:
-		return graph.Refuse(graph.ReasonType, "got %v, want half precision", b.Type)
+	case c.Type == kernels.F32:
+		return graph.Refuse(graph.ReasonType, "got %v, want half precision", c.Type)
 	case h > 16:
 		return graph.Refuse(graph.ReasonShape, "%d heads of a group, want at most 16", h)
 	case d%8 != 0 || dv%8 != 0 || max(d, dv) > 128:
@@ -120,18 +129,22 @@ func checkProducts(b *kernels.Builder, op decode.Step) error {
 	return nil
 }
 
-// buildMMA adds a step whose products are on tensor cores.
-func buildMMA(b *kernels.Builder, op decode.Step) error {
-	if err := cmp.Or(checkGates(op), checkProducts(b, op)); err != nil {
+func guardStepMMA(c *kernels.Call, op decode.Step) error {
+	if err := cmp.Or(checkGates(op), checkProducts(c, op)); err != nil {
 		return err
 	}
-	return step(b, op, mmaProducts(b, op))
+	return checkSplit(c, op, mmaProducts(c, op))
 }
 
-// mmaProducts returns the class for the dims of an op. It makes the launches require aligned operands.
-func mmaProducts(b *kernels.Builder, op decode.Step) productClass {
+// stepMMA adds a step whose products are on tensor cores.
+func stepMMA(b *kernels.Builder, op decode.Step) {
 	b.Aligned(16)
-	h, d, dv := b.In[0].Dim(2)/int64(op.Cache.KVHeads), op.Cache.KeyDim, int64(op.Cache.ValueDim)
+	addSplit(b, op, mmaProducts(&b.Call, op))
+}
+
+// mmaProducts returns the class for the dims of an op. Its kernels want aligned operands.
+func mmaProducts(c *kernels.Call, op decode.Step) productClass {
+	h, d, dv := c.In[0].Dim(2)/int64(op.Cache.KVHeads), op.Cache.KeyDim, int64(op.Cache.ValueDim)
 	width, slots, heads, blocks := int64(64), int64(3), int64(8), int64(4)
 	if h > 8 {
 		heads, blocks = 16, blocks-1
@@ -141,24 +154,31 @@ func mmaProducts(b *kernels.Builder, op decode.Step) productClass {
 	}
 	ring := slots * 16 * width
 	return productClass{
-		name: fmt.Sprintf("mma%dx%d_%v", width, heads, b.Type), width: width, blocksPerSM: blocks,
+		name: fmt.Sprintf("mma%dx%d_%v", width, heads, c.Type), width: width, blocksPerSM: blocks,
 		headBytes: heads * (width + 8) * 2, ringFloats: ring, warpFloats: kernels.RoundUp(max(ring, h*dv+2*h), 64),
 	}
 }
 
-// buildGeneral adds a step for all types and sizes.
-func buildGeneral(b *kernels.Builder, op decode.Step) error {
+func guardStep(c *kernels.Call, op decode.Step) error {
 	if err := checkGates(op); err != nil {
 		return err
 	}
-	h, dv := b.In[0].Dim(2)/int64(op.Cache.KVHeads), int64(op.Cache.ValueDim)
-	return step(b, op, productClass{name: b.Type.String(), blocksPerSM: 4, headBytes: h * int64(op.Cache.KeyDim) * 4, warpFloats: h*dv + 35*h + 32})
+	return checkSplit(c, op, generalProducts(c, op))
+}
+
+// step adds a step for all types and sizes.
+func step(b *kernels.Builder, op decode.Step) { addSplit(b, op, generalProducts(&b.Call, op)) }
+
+func generalProducts(c *kernels.Call, op decode.Step) productClass {
+	h, d, dv := c.In[0].Dim(2)/int64(op.Cache.KVHeads), int64(op.Cache.KeyDim), int64(op.Cache.ValueDim)
+	return productClass{name: c.Type.String(), blocksPerSM: 4, headBytes: h * d * 4, warpFloats: h*dv + 35*h + 32}
 }
 
 // checkCache refuses a cache of another type than the other operands, and one with more keys than 32 bits count.
-func checkCache(b *kernels.Builder, c decode.KVCache) error {
-	if half := b.Type != kernels.F32; half != spec.IsHalf(c.Half) || half && b.TypeOf(kernels.Operand{Operand: spec.Operand{Dtype: c.Half}}) != b.Type {
-		return graph.Refuse(graph.ReasonType, "the cache is %v, want %v as the other inputs", cmp.Or(c.Half, tensor.Float32), b.Type)
+func checkCache(call *kernels.Call, c decode.KVCache) error {
+	stored := cmp.Or(c.Half, tensor.Float32)
+	if typ, err := kernels.TypeOf(stored); err != nil || typ != call.Type {
+		return graph.Refuse(graph.ReasonType, "the cache is %v, want %v as the other inputs", stored, call.Type)
 	}
 	if rows := float64(c.KVHeads) * max(float64(c.Pages)*float64(c.PageLen), float64(c.Slots)*float64(max(c.Window, c.BlockLen))); rows > math.MaxInt32 {
 		return graph.Refuse(graph.ReasonSize, "a cache of %.3g keys, want at most 2^31-1", rows)
@@ -166,16 +186,21 @@ func checkCache(b *kernels.Builder, c decode.KVCache) error {
 	return nil
 }
 
-// newParams returns the argument of the kernels, without the fields that say how blocks share the work. It also returns keys, the most
-// keys of a sequence in each branch, 0 for a branch that stores nothing.
-func newParams(b *kernels.Builder, op decode.Step) (p *decodeParams, keys [branches]int64, err error) {
+// checkStep refuses a cache that the kernels of a step do not take.
+func checkStep(c *kernels.Call, op decode.Step) error {
+	if err := checkCache(c, op.Cache); err != nil {
+		return err
+	}
+	if d := op.Cache.KeyDim; d > 2*maxPairs {
+		return graph.Refuse(graph.ReasonHeadDim, "keys have %d dims, want at most %d", d, 2*maxPairs)
+	}
+	return nil
+}
+
+// paramsOf returns the argument of the kernels, without turns and without the fields that say how blocks share the
+// work. It also returns keys, the most keys of a sequence in each branch, 0 for a branch that stores nothing.
+func paramsOf(b *kernels.Call, op decode.Step) (p *decodeParams, keys [branches]int64) {
 	c, layout, at := op.Cache, op.Cache.Layout(), op.Inputs()
-	if err := checkCache(b, c); err != nil {
-		return nil, keys, err
-	}
-	if c.KeyDim > 2*maxPairs {
-		return nil, keys, graph.Refuse(graph.ReasonHeadDim, "keys have %d dims, want at most %d", c.KeyDim, 2*maxPairs)
-	}
 	q, table := b.In[at.Q], b.In[at.PageTable]
 	groups, context := int64(c.KVHeads), (table.Dim(1)-1)*int64(c.PageLen)
 	p = &decodeParams{
@@ -185,18 +210,23 @@ func newParams(b *kernels.Builder, op decode.Step) (p *decodeParams, keys [branc
 		l: int32(c.BlockLen), d: divisorOf(c.Stride), selectBlock: divisorOf(c.SelectBlock), n: int32(max(1, c.TopN)), w: int32(c.Window),
 		dense: kernels.Flag(c.Dense()), scale: float32(1 / math.Sqrt(float64(c.KeyDim))), pickSize: pickSize(c, context, threads),
 	}
-	for i := range c.KeyDim / 2 {
-		p.turns[i] = math.Pow(op.Base, -2*float64(i)/float64(c.KeyDim)) / (2 * math.Pi)
-	}
 	if op.GateLayer {
 		p.gates, p.gateW, p.gateBias, p.gateHidden = refOf(b, at.Hidden), refOf(b, at.GateW), refOf(b, at.GateBias), int32(b.In[at.Hidden].Dim(2))
 	}
 	p.setPhi(b, op)
-	return p, p.setBranches(b, op, context), nil
+	return p, p.setBranches(b, op, context)
+}
+
+// setTurns sets the turns of each pair of dims.
+func (p *decodeParams) setTurns(op decode.Step) {
+	d := op.Cache.KeyDim
+	for i := range d / 2 {
+		p.turns[i] = math.Pow(op.Base, -2*float64(i)/float64(d)) / (2 * math.Pi)
+	}
 }
 
 // refOf returns the Ref of input i, 0 for an input that the op does not have.
-func refOf(b *kernels.Builder, i int) kernels.Ref {
+func refOf(b *kernels.Call, i int) kernels.Ref {
 	if i < 0 {
 		return 0
 	}
@@ -205,7 +235,7 @@ func refOf(b *kernels.Builder, i int) kernels.Ref {
 
 // setBranches sets k and v of the branches, and which branches there are. It returns the most keys of a sequence of `context` tokens in
 // each branch, 0 for a branch that stores nothing.
-func (p *decodeParams) setBranches(b *kernels.Builder, op decode.Step, context int64) (keys [branches]int64) {
+func (p *decodeParams) setBranches(b *kernels.Call, op decode.Step, context int64) (keys [branches]int64) {
 	c, at := op.Cache, op.Inputs()
 	if c.Dense() {
 		keys[decode.Window] = context
@@ -228,7 +258,7 @@ func (p *decodeParams) setBranches(b *kernels.Builder, op decode.Step, context i
 
 // setPhi sets the weights of the compression of keys and of values. For an MLP it also sets their hidden widths, and the work size that
 // a block and its hidden row need.
-func (p *decodeParams) setPhi(b *kernels.Builder, op decode.Step) {
+func (p *decodeParams) setPhi(b *kernels.Call, op decode.Step) {
 	for side, dim := range []int{op.Cache.KeyDim, op.Cache.ValueDim} {
 		inputs := op.Inputs().Phi[side]
 		for i, input := range inputs {
@@ -253,44 +283,64 @@ func pickSize(c decode.KVCache, context, threads int64) int32 {
 	return int32(kernels.RoundUp(2*(groups+2+perThread*threads+perThread*min(threads/groups*free, threads))+free, 4))
 }
 
-// step adds the launches of a step. With few sequences, parts of keys are short, so that every multiprocessor gets some. The
-// lengths of parts depend on the cache and the device alone.
-func step(b *kernels.Builder, op decode.Step, class productClass) error {
-	p, keys, err := newParams(b, op)
-	if err != nil {
-		return err
-	}
-	c, h := op.Cache, int64(p.h)
-	sequences := int64(c.Slots) * int64(c.KVHeads)
-	partsOfLaunch := max(1, int64(b.GPU.SMs)*class.blocksPerSM/sequences) // of a sequence, to fill the GPU
-	spanParts := p.cutParts(0, partsOfLaunch, keys, decode.Compressed, decode.Window)
-	selectedParts := int64(0)
-	if c.Has(decode.Selected) {
-		selectedParts = p.cutParts(spanParts, partsOfLaunch, keys, decode.Selected)
-		p.logits = b.Work(sequences * h * p.maxCompressed * 4)
-	}
-	parts := spanParts + selectedParts
-	p.allParts, p.partSize = int32(parts), int32(partSize(p))
-	p.parts = b.Work(sequences * parts * int64(p.partSize) * 4)
+// split is how the blocks of a step in several launches share the keys.
+type split struct {
+	*decodeParams
+	sequences                int64 // of all groups
+	spanParts, selectedParts int64
+	shared, joinShared       int64 // bytes of a block
+}
 
-	selectFloats := int64(p.pickSize) + 2*h + spanParts*2*h
-	workFloats := max(warps*class.warpFloats, selectFloats, int64(p.workSize))
-	shared, joinShared := class.headShared(p)+rowBytes+workFloats*4, 4*(parts*(3*h+1)+4*threads)
-	launch := func(kernel string, parts int64) {
-		b.Launch("nsa_decode_"+kernel+"_"+class.name, kernels.Dim{X: int(parts), Y: c.KVHeads, Z: c.Slots}, kernels.Line(threads), shared, p)
+// sequences is the number of sequences of all groups.
+func sequences(op decode.Step) int64 { return int64(op.Cache.Slots) * int64(op.Cache.KVHeads) }
+
+// splitOf cuts the keys into parts. With few sequences, parts are short, so that every multiprocessor gets some. The
+// lengths of parts depend on the cache and the device alone.
+func splitOf(c *kernels.Call, op decode.Step, class productClass) split {
+	p, keys := paramsOf(c, op)
+	h := int64(p.h)
+	s := split{decodeParams: p, sequences: sequences(op)}
+	partsOfLaunch := max(1, int64(c.GPU.SMs)*class.blocksPerSM/s.sequences) // of a sequence, to fill the GPU
+	s.spanParts = p.cutParts(0, partsOfLaunch, keys, decode.Compressed, decode.Window)
+	if op.Cache.Has(decode.Selected) {
+		s.selectedParts = p.cutParts(s.spanParts, partsOfLaunch, keys, decode.Selected)
 	}
-	if err := b.CheckShared("split-KV", max(shared, joinShared)); err != nil {
+	parts := s.spanParts + s.selectedParts
+	p.allParts, p.partSize = int32(parts), int32(partSize(p))
+	selectFloats := int64(p.pickSize) + 2*h + s.spanParts*2*h
+	workFloats := max(warps*class.warpFloats, selectFloats, int64(p.workSize))
+	s.shared, s.joinShared = class.headShared(p)+rowBytes+workFloats*4, 4*(parts*(3*h+1)+4*threads)
+	return s
+}
+
+func checkSplit(c *kernels.Call, op decode.Step, class productClass) error {
+	if err := checkStep(c, op); err != nil {
 		return err
 	}
-	launch("spans", spanParts)
-	if selectedParts > 0 {
-		launch("selected", selectedParts)
+	s := splitOf(c, op, class)
+	return c.CheckShared("split-KV", max(s.shared, s.joinShared))
+}
+
+// addSplit adds the launches of a step: of the spans, of the selected blocks, and of the sum over their parts.
+func addSplit(b *kernels.Builder, op decode.Step, class productClass) {
+	s, c := splitOf(&b.Call, op, class), op.Cache
+	p, h := s.decodeParams, int64(s.h)
+	p.setTurns(op)
+	if c.Has(decode.Selected) {
+		p.logits = b.Work(s.sequences * h * p.maxCompressed * 4)
+	}
+	p.parts = b.Work(s.sequences * int64(p.allParts) * int64(p.partSize) * 4)
+	add := func(kernel string, blocks, shared int64) {
+		b.AddLaunch(kernel, kernels.Dim{X: int(blocks), Y: c.KVHeads, Z: c.Slots}, kernels.Line(threads), shared, p)
+	}
+	add("nsa_decode_spans_"+class.name, s.spanParts, s.shared)
+	if s.selectedParts > 0 {
+		add("nsa_decode_selected_"+class.name, s.selectedParts, s.shared)
 	}
 	cells := kernels.CeilDiv(h*int64(p.valueDim), 4)
-	shares := min(kernels.CeilDiv(cells, joinCells), kernels.CeilDiv(joinBlocks*int64(b.GPU.SMs), sequences))
-	b.Launch(b.Type.Name("decode_join"), kernels.Dim{X: int(shares), Y: c.KVHeads, Z: c.Slots}, kernels.Line(threads), joinShared, p)
+	shares := min(kernels.CeilDiv(cells, joinCells), kernels.CeilDiv(joinBlocks*int64(b.GPU.SMs), s.sequences))
+	add(b.Type.Name("decode_join"), shares, s.joinShared)
 	b.Overlap()
-	return nil
 }
 
 // cutParts cuts the keys of the branches of a launch into about `wanted` parts, whose numbers begin with first. keys holds the most keys

@@ -1,4 +1,4 @@
-// One step of decoding (ops.DecodeOp) in one launch, with the inputs and outputs of decode.cu. Grid [blocks, Hkv, B]: a cluster of blocks
+// One step of decoding (decode.Step) in one launch, with the inputs and outputs of decode.cu. Grid [blocks, Hkv, B]: a cluster of blocks
 // has one group of one sequence.
 //
 // Each block has an equal share of the keys of each branch. It writes the results that others need to their shared memory:

@@ -1,11 +1,11 @@
-// Package matmul holds the kernels of matrix products, used without cuBLASLt, and the entries of the linear layer.
+// Package matmul holds the kernels of matrix products, used without cuBLASLt.
 package matmul
 
 import (
 	"math"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/sums"
 )
 
 // params is MatmulParams of matmul.cu.
@@ -17,19 +17,19 @@ type params struct {
 	transA, transB                         int32
 }
 
-// Multiply adds c = op(x) op(y) + bias: by b's library if it has one, else in float32 by matmul.cu and in half precision, on tensor
-// cores, by matmul_tensor.cu. bias [N] is 0 for none.
-func Multiply(b *kernels.Builder, p kernels.Product, x, y, bias, c kernels.Ref) {
+// AddProduct adds c = op(x) op(y) + bias: by b's library if it has one, else in float32 by matmul.cu and in half
+// precision, on tensor cores, by matmul_tensor.cu. bias [N] is 0 for none.
+func AddProduct(b *kernels.Builder, p kernels.Product, x, y, bias, c kernels.Ref) {
 	p, err := p.Complete()
 	switch {
 	case err != nil:
 		b.Fail(err)
 	case b.Library != nil:
-		b.LibraryProduct(p, x, y, bias, 0, c)
+		b.AddProduct(p, x, y, bias, 0, c)
 	case p.Type != kernels.F32:
-		multiplyHalf(b, p, x, y, bias, c)
+		addHalf(b, p, x, y, bias, c)
 	default:
-		multiplyFloat(b, p, x, y, bias, c)
+		addFloat(b, p, x, y, bias, c)
 	}
 }
 
@@ -65,7 +65,7 @@ func planFloat(p kernels.Product) floatPlan {
 	return f
 }
 
-func multiplyFloat(b *kernels.Builder, p kernels.Product, x, y, bias, c kernels.Ref) {
+func addFloat(b *kernels.Builder, p kernels.Product, x, y, bias, c kernels.Ref) {
 	f := planFloat(p)
 	arg := params{
 		a: x, b: y, bias: bias, c: c, m: p.M, n: p.N, k: p.K, lda: p.LDA, ldb: p.LDB, ldc: p.LDC,
@@ -81,9 +81,9 @@ func multiplyFloat(b *kernels.Builder, p kernels.Product, x, y, bias, c kernels.
 		kernel = "nsa_matmul128_f32"
 	}
 	grid := kernels.Dim{X: int(f.tiles), Y: int(f.splits), Z: int(min(p.Batch, math.MaxUint16))}
-	b.Launch(kernel, grid, kernels.Threads(), 0, &arg)
+	b.AddLaunch(kernel, grid, kernels.Threads(), 0, &arg)
 	if f.splits > 1 {
-		rows.SumParts(b, rows.Parts{
+		sums.AddParts(b, sums.Parts{
 			Partial: arg.c, Bias: bias, Y: c, Count: f.splits, Cols: arg.strideSplit, BiasCols: p.N, Out: p.Out, BiasType: p.Type,
 		})
 	}

@@ -6,7 +6,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/memory"
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
@@ -114,26 +114,32 @@ func (p *copyParams) toTranspose() bool {
 	return true
 }
 
-// copyElements adds the copy from one view to another of the same sizes. They do not overlap. It refuses views of too many axes.
-func copyElements(b *kernels.Builder, from, to view) error {
-	p, err := copyParamsOf(from.sizes, from.strides, to.strides)
-	if err != nil {
-		return err
-	}
-	p.x, p.y = from.ref, to.ref
+// elementCopy is a copy of elements from one view to another of the same sizes. They do not overlap.
+type elementCopy struct{ from, to view }
+
+// guard refuses views of too many axes.
+func (x elementCopy) guard() error {
+	_, err := copyParamsOf(x.from.sizes, x.from.strides, x.to.strides)
+	return err
+}
+
+// add adds a copy that guard accepts.
+func (x elementCopy) add(b *kernels.Builder) {
+	p, err := copyParamsOf(x.from.sizes, x.from.strides, x.to.strides)
+	b.Fail(err)
+	p.x, p.y = x.from.ref, x.to.ref
 	switch {
 	case p.rank == 1 && p.xStrides[0] == 1 && p.yStrides[0] == 1:
-		rows.Copy(b, rows.Transfer{From: p.x, To: p.y, Bytes: 4 * p.n})
+		memory.AddCopies(b, memory.Copy{From: p.x, To: p.y, Bytes: 4 * p.n})
 	case p.toTranspose():
 		tiles := kernels.CeilDiv(p.sizes[0], 32) * kernels.CeilDiv(p.sizes[1], 32) * (p.n / (p.sizes[0] * p.sizes[1]))
-		b.Launch("nsa_stock_transpose_f32", kernels.GridStride(tiles), kernels.Threads(), 0, &p)
+		b.AddLaunch("nsa_stock_transpose_f32", kernels.GridStride(tiles), kernels.Threads(), 0, &p)
 	default:
 		packs := p.xStrides[0] == 1 && p.yStrides[0] == 1 && p.sizes[0]%4 == 0
 		for d := 1; d < int(p.rank); d++ {
 			packs = packs && p.xStrides[d]%4 == 0 && p.yStrides[d]%4 == 0
 		}
 		p.packs = kernels.Flag(packs)
-		b.LaunchElements("nsa_stock_copy_f32", kernels.F32, p.n, &p)
+		b.AddElements("nsa_stock_copy_f32", kernels.F32, p.n, &p)
 	}
-	return nil
 }

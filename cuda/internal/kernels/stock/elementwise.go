@@ -30,27 +30,34 @@ type (
 	}
 )
 
-func unary(b *kernels.Builder, op Unary) error {
-	x, y := b.In[0], b.Out[0]
-	if x.N() != y.N() {
-		return refuseShapes(b)
+func guardUnary(c *kernels.Call, _ Unary) error {
+	if c.In[0].N() != c.Out[0].N() {
+		return refuseShapes(c)
 	}
+	return nil
+}
+
+func unary(b *kernels.Builder, op Unary) {
+	x, y := b.In[0], b.Out[0]
 	if op.Function == "sign" && x.Shape.IsScalar() {
 		op.Function = "sign bit" // Gorgonia has two functions of this name
 	}
 	p := &unaryParams{x: x.Ref, y: y.Ref, n: y.N(), function: int32(slices.Index(unaryNames, op.Function))}
-	b.LaunchElements("nsa_stock_unary_f32", kernels.F32, p.n, p)
+	b.AddElements("nsa_stock_unary_f32", kernels.F32, p.n, p)
+}
+
+func guardBinary(c *kernels.Call, _ Binary) error {
+	for _, x := range c.In {
+		if n := x.N(); n != 1 && n != c.Out[0].N() {
+			return refuseShapes(c)
+		}
+	}
 	return nil
 }
 
-func binary(b *kernels.Builder, op Binary) error {
+func binary(b *kernels.Builder, op Binary) {
 	x, y, z := b.In[0], b.In[1], b.Out[0]
-	scalarX, scalarY := x.N() == 1, y.N() == 1
-	if !scalarX && x.N() != z.N() || !scalarY && y.N() != z.N() {
-		return refuseShapes(b)
-	}
-	function := int32(slices.Index(binaryNames, op.Function))
-	p := &binaryParams{x.Ref, y.Ref, z.Ref, z.N(), function, kernels.Flag(scalarX) | kernels.Flag(scalarY)<<1}
-	b.LaunchElements("nsa_stock_binary_f32", kernels.F32, p.n, p)
-	return nil
+	scalars := kernels.Flag(x.N() == 1) | kernels.Flag(y.N() == 1)<<1
+	p := &binaryParams{x.Ref, y.Ref, z.Ref, z.N(), int32(slices.Index(binaryNames, op.Function)), scalars}
+	b.AddElements("nsa_stock_binary_f32", kernels.F32, p.n, p)
 }

@@ -6,64 +6,94 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/memory"
 )
 
-// copyToResult adds the copy of a view to the result. The view has the elements in the order of the result.
-func copyToResult(b *kernels.Builder, from view) error {
-	y := b.Out[0]
-	if from.elements() != y.N() {
-		return refuseShapes(b)
-	}
-	return copyElements(b, from, rowMajor(y.Ref, from.sizes...))
+// copies is what an op copies to its result. If zeros is set, the result gets zeros first.
+type copies struct {
+	list  []elementCopy
+	zeros bool
 }
 
-// copyInOrder adds the copy of x to the result, element by element in order. If x is one element, that fills the result.
-func copyInOrder(b *kernels.Builder, x kernels.Operand) error {
-	from := rowMajor(x.Ref, x.N())
+// copying returns the entry of an op that copies elements. copiesOf returns the copies; ok is false for shapes that do
+// not fit.
+func copying[S any](types kernels.Types, copiesOf func(c *kernels.Call, op S) (x copies, ok bool)) kernels.EntryFor[S] {
+	return kernels.EntryFor[S]{
+		Types: types,
+		Guard: func(c *kernels.Call, op S) error {
+			x, ok := copiesOf(c, op)
+			if !ok {
+				return refuseShapes(c)
+			}
+			for _, one := range x.list {
+				if err := one.guard(); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		Launches: func(b *kernels.Builder, op S) {
+			x, _ := copiesOf(&b.Call, op)
+			if y := b.Out[0]; x.zeros {
+				memory.AddFill(b, y.Ref, y.N(), 32, 0)
+			}
+			for _, one := range x.list {
+				one.add(b)
+			}
+		},
+	}
+}
+
+// toResult returns the copy of a view that has the elements in the order of the result.
+func toResult(c *kernels.Call, from view) (x copies, ok bool) {
+	y := c.Out[0]
+	return copies{list: []elementCopy{{from, rowMajor(y.Ref, from.sizes...)}}}, from.elements() == y.N()
+}
+
+// inOrder returns the copy of x to the result, element by element in order. If x is one element, that fills the result.
+func inOrder(c *kernels.Call, x kernels.Operand) (copies, bool) {
 	if x.N() == 1 {
-		from = view{x.Ref, []int64{b.Out[0].N()}, []int64{0}}
+		return toResult(c, view{x.Ref, []int64{c.Out[0].N()}, []int64{0}})
 	}
-	return copyToResult(b, from)
+	return toResult(c, rowMajor(x.Ref, x.N()))
 }
 
-func reshape(b *kernels.Builder, _ Reshape) error { return copyInOrder(b, b.In[0]) }
+func reshape(c *kernels.Call, _ Reshape) (copies, bool) { return inOrder(c, c.In[0]) }
 
-func transpose(b *kernels.Builder, op Transpose) error {
-	if x := b.In[0]; len(op.Axes) == len(x.Shape) && distinct(op.Axes, len(x.Shape)) {
-		return copyToResult(b, ordered(x, op.Axes))
+func transpose(c *kernels.Call, op Transpose) (x copies, ok bool) {
+	if x := c.In[0]; len(op.Axes) == len(x.Shape) && distinct(op.Axes, len(x.Shape)) {
+		return toResult(c, ordered(x, op.Axes))
 	}
-	return refuseShapes(b)
+	return x, false
 }
 
 // slice copies out of a slice.
-func slice(b *kernels.Builder, op Slice) error {
+func slice(c *kernels.Call, op Slice) (x copies, ok bool) {
 	if op.Whole {
-		return copyInOrder(b, b.In[0])
+		return inOrder(c, c.In[0])
 	}
-	from, ok := op.viewOf(b.In[0])
+	from, ok := op.viewOf(c.In[0])
 	if !ok {
-		return refuseShapes(b)
+		return x, false
 	}
-	return copyToResult(b, from)
+	return toResult(c, from)
 }
 
 // sliceGrad copies into a slice of zeros.
-func sliceGrad(b *kernels.Builder, op SliceGrad) error {
-	x, part, y := b.In[0], b.In[1], b.Out[0]
+func sliceGrad(c *kernels.Call, op SliceGrad) (copies, bool) {
+	x, part, y := c.In[0], c.In[1], c.Out[0]
 	if op.Whole {
-		return copyInOrder(b, part)
+		return inOrder(c, part)
 	}
 	to, ok := Slice(op).viewOf(y)
 	if !ok || x.N() != y.N() || part.N() != to.elements() && part.N() != 1 {
-		return refuseShapes(b)
+		return copies{}, false
 	}
 	from := rowMajor(part.Ref, to.sizes...)
 	if part.N() == 1 {
 		clear(from.strides) // one number, at each place
 	}
-	rows.Fill(b, y.Ref, y.N(), 32, 0)
-	return copyElements(b, from, to)
+	return copies{[]elementCopy{{from, to}}, true}, true
 }
 
 // viewOf returns the slice of an operand; ok is false if the kernels do not take it.
@@ -80,60 +110,55 @@ func (op Slice) viewOf(x kernels.Operand) (v view, ok bool) {
 	return around(x.Ref, x.Shape, op.Axis).part(op.Start, max(1, length/op.Step), op.Step), true
 }
 
-func concat(b *kernels.Builder, op Concat) error {
-	y := b.Out[0]
+func concat(c *kernels.Call, op Concat) (all copies, ok bool) {
+	y := c.Out[0]
 	if op.Axis < 0 || op.Axis >= len(y.Shape) {
-		return refuseShapes(b)
+		return all, false
 	}
 	offset := 0 // along the axis of y
-	for _, x := range b.In {
+	for _, x := range c.In {
 		if len(x.Shape) != len(y.Shape) {
-			return refuseShapes(b)
+			return all, false
 		}
 		from, n := around(x.Ref, x.Shape, op.Axis), x.Shape[op.Axis]
 		to := around(y.Ref, y.Shape, op.Axis).part(offset, n, 1)
 		if !slices.Equal(from.sizes, to.sizes) {
-			return refuseShapes(b)
+			return all, false
 		}
-		if err := copyElements(b, from, to); err != nil {
-			return err
-		}
+		all.list = append(all.list, elementCopy{from, to})
 		offset += n
 	}
-	if offset != y.Shape[op.Axis] {
-		return refuseShapes(b)
-	}
-	return nil
+	return all, offset == y.Shape[op.Axis]
 }
 
 // repeat takes the number of repeats from the shapes. It does not read the second operand, which holds that number.
-func repeat(b *kernels.Builder, op Repeat) error {
-	x, shape := b.In[0], b.In[0].Shape
+func repeat(c *kernels.Call, op Repeat) (copies, bool) {
+	x, shape := c.In[0], c.In[0].Shape
 	if x.N() == 1 {
-		return copyInOrder(b, x)
+		return inOrder(c, x)
 	}
 	if len(shape) == 1 && op.Axis == 1 {
 		shape = tensor.Shape{shape[0], 1} // a vector is repeated as a column
 	}
 	if op.Axis < 0 || op.Axis >= len(shape) {
-		return refuseShapes(b)
+		return copies{}, false
 	}
 	from := around(x.Ref, shape, op.Axis)
-	from.sizes = slices.Insert(from.sizes, 2, b.Out[0].N()/x.N())
+	from.sizes = slices.Insert(from.sizes, 2, c.Out[0].N()/x.N())
 	from.strides = slices.Insert(from.strides, 2, 0)
-	return copyToResult(b, from)
+	return toResult(c, from)
 }
 
-func element(b *kernels.Builder, op Element) error {
-	x, offset := b.In[0], 0
+func element(c *kernels.Call, op Element) (copies, bool) {
+	x, offset := c.In[0], 0
 	if len(op.At) != len(x.Shape) {
-		return refuseShapes(b)
+		return copies{}, false
 	}
 	for i, at := range op.At {
 		if at < 0 || at >= x.Shape[i] {
-			return refuseShapes(b)
+			return copies{}, false
 		}
 		offset = offset*x.Shape[i] + at
 	}
-	return copyToResult(b, rowMajor(x.Ref.Plus(4*int64(offset)), 1))
+	return toResult(c, rowMajor(x.Ref.Plus(4*int64(offset)), 1))
 }

@@ -1,6 +1,7 @@
 package stock
 
 import (
+	"cmp"
 	"slices"
 
 	"gorgonia.org/tensor"
@@ -24,12 +25,25 @@ const (
 // multiplies reports whether neither operand is a vector.
 func multiplies(p kernels.Product) bool { return p.Batch > 1 || p.N > 1 && p.M > 1 }
 
+// batched returns a product whose matrices lie one after the other.
+func batched(p kernels.Product) kernels.Product {
+	p.StrideA, p.StrideB, p.StrideC = p.M*p.K, p.K*p.N, p.M*p.N
+	return p
+}
+
+// productsOf returns p if addProduct adds it as a matrix product.
+func productsOf(p kernels.Product, ok bool) []kernels.Product {
+	if !ok || !multiplies(p) {
+		return nil
+	}
+	return []kernels.Product{batched(p)}
+}
+
 // addProduct adds a product of float32. If one operand is a vector, it is a reduction, which reads the other operand once.
 // Otherwise it is a matrix product, which a library may compute.
 func addProduct(b *kernels.Builder, p kernels.Product, x, y, z kernels.Ref) {
 	if multiplies(p) {
-		p.StrideA, p.StrideB, p.StrideC = p.M*p.K, p.K*p.N, p.M*p.N
-		matmul.Multiply(b, p, x, y, 0, z)
+		matmul.AddProduct(b, batched(p), x, y, 0, z)
 		return
 	}
 	rows, across := p.M, p.TransA // across: the sum is along the columns of the stored matrix
@@ -43,18 +57,21 @@ func addProduct(b *kernels.Builder, p kernels.Product, x, y, z kernels.Ref) {
 	r.add(b, x, y, z)
 }
 
-func product(b *kernels.Builder, op Product) error {
-	p, ok := op.sizes(b.In[0], b.In[1])
-	if !ok || p.Batch*p.M*p.N != b.Out[0].N() {
-		return refuseShapes(b)
+func guardProduct(c *kernels.Call, op Product) error {
+	p, ok := op.sizes(c.In[0], c.In[1])
+	if !ok || p.Batch*p.M*p.N != c.Out[0].N() {
+		return refuseShapes(c)
 	}
-	addProduct(b, p, b.In[0].Ref, b.In[1].Ref, b.Out[0].Ref)
 	return nil
 }
 
-func productMultiplies(b *kernels.Builder, op Product) bool {
-	p, ok := op.sizes(b.In[0], b.In[1])
-	return ok && multiplies(p)
+func product(b *kernels.Builder, op Product) {
+	p, _ := op.sizes(b.In[0], b.In[1])
+	addProduct(b, p, b.In[0].Ref, b.In[1].Ref, b.Out[0].Ref)
+}
+
+func products(c *kernels.Call, op Product) []kernels.Product {
+	return productsOf(op.sizes(c.In[0], c.In[1]))
 }
 
 // sizes returns the sizes of the product; ok is false if the operands do not fit each other.
@@ -94,35 +111,41 @@ func matrix(shape tensor.Shape, trans bool) (rows, cols int64) {
 	return int64(shape[0]), int64(shape[1])
 }
 
-// tensordot brings the axes of the sum together, by a copy to work memory if needed, and multiplies matrices.
-func tensordot(b *kernels.Builder, op Tensordot) error {
-	x, okX := sideOf(b.In[0], op.A)
-	y, okY := sideOf(b.In[1], op.B)
-	if !okX || !okY || len(op.A) != len(op.B) || x.free*y.free != b.Out[0].N() {
-		return refuseShapes(b)
+// tensordotProduct returns the operands of a tensordot as matrices, and their product; ok is false if they do not fit
+// each other.
+func tensordotProduct(c *kernels.Call, op Tensordot) (x, y side, p kernels.Product, ok bool) {
+	x, okX := sideOf(c.In[0], op.A)
+	y, okY := sideOf(c.In[1], op.B)
+	if !okX || !okY || len(op.A) != len(op.B) || x.free*y.free != c.Out[0].N() {
+		return x, y, p, false
 	}
 	for i := range op.A {
-		if b.In[0].Shape[op.A[i]] != b.In[1].Shape[op.B[i]] {
-			return refuseShapes(b)
+		if c.In[0].Shape[op.A[i]] != c.In[1].Shape[op.B[i]] {
+			return x, y, p, false
 		}
 	}
-	p := kernels.Product{M: x.free, N: y.free, K: x.along, TransA: x.alongFirst, TransB: !y.alongFirst, Batch: 1}
-	xs, err := x.matrix(b)
-	if err != nil {
-		return err
-	}
-	ys, err := y.matrix(b)
-	if err != nil {
-		return err
-	}
-	addProduct(b, p, xs, ys, b.Out[0].Ref)
-	return nil
+	p = kernels.Product{M: x.free, N: y.free, K: x.along, TransA: x.alongFirst, TransB: !y.alongFirst, Batch: 1}
+	return x, y, p, true
 }
 
-func tensordotMultiplies(b *kernels.Builder, op Tensordot) bool {
-	x, okX := sideOf(b.In[0], op.A)
-	y, okY := sideOf(b.In[1], op.B)
-	return okX && okY && x.free > 1 && y.free > 1
+func guardTensordot(c *kernels.Call, op Tensordot) error {
+	x, y, _, ok := tensordotProduct(c, op)
+	if !ok {
+		return refuseShapes(c)
+	}
+	return cmp.Or(x.copyTo(0).guard(), y.copyTo(0).guard())
+}
+
+// tensordot brings the axes of the sum together, by a copy to work memory if needed, and multiplies matrices.
+func tensordot(b *kernels.Builder, op Tensordot) {
+	x, y, p, _ := tensordotProduct(&b.Call, op)
+	xs, ys := x.addMatrix(b), y.addMatrix(b)
+	addProduct(b, p, xs, ys, b.Out[0].Ref)
+}
+
+func tensordotProducts(c *kernels.Call, op Tensordot) []kernels.Product {
+	_, _, p, ok := tensordotProduct(c, op)
+	return productsOf(p, ok)
 }
 
 // side is an operand of a tensordot as a matrix.
@@ -155,11 +178,18 @@ func sideOf(x kernels.Operand, axes []int) (side, bool) {
 	return s, true
 }
 
-// matrix returns the Ref of the matrix. If x needs a copy, matrix adds that first.
-func (s *side) matrix(b *kernels.Builder) (kernels.Ref, error) {
+// copyTo returns the copy with the axes in order.
+func (s side) copyTo(to kernels.Ref) elementCopy {
+	from := ordered(s.x, s.order)
+	return elementCopy{from, rowMajor(to, from.sizes...)}
+}
+
+// addMatrix returns the Ref of the matrix. If x needs a copy, addMatrix adds that first.
+func (s side) addMatrix(b *kernels.Builder) kernels.Ref {
 	if s.order == nil {
-		return s.x.Ref, nil
+		return s.x.Ref
 	}
-	to, from := b.Work(4*s.x.N()), ordered(s.x, s.order)
-	return to, copyElements(b, from, rowMajor(to, from.sizes...))
+	to := b.Work(4 * s.x.N())
+	s.copyTo(to).add(b)
+	return to
 }

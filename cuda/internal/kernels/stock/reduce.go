@@ -7,7 +7,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/memory"
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
@@ -78,32 +78,25 @@ func (r reduction) add(b *kernels.Builder, x, weights, y kernels.Ref) {
 	run, splits := r.plan()
 	p := reduceParams{x, weights, y, r.outer, r.along, r.inner, run, splits, kernels.Flag(r.max), 0}
 	if splits == 1 {
-		p.launch(b)
+		p.add(b)
 		return
 	}
 	p.y = b.Scratch(4 * r.outer * splits * r.inner)
-	p.launch(b)
+	p.add(b)
 	p = reduceParams{p.y, 0, y, r.outer, splits, r.inner, splits, 1, p.max, 0}
-	p.launch(b)
+	p.add(b)
 }
 
-func (p *reduceParams) launch(b *kernels.Builder) {
+func (p *reduceParams) add(b *kernels.Builder) {
 	share := shareOf(p.outer*p.splits, p.run, p.inner, true)
 	p.share = int32(share)
-	b.Launch("nsa_stock_reduce_f32", kernels.GridStride(blocksOf(p.outer*p.splits, p.inner, share)), kernels.Threads(), 0, p)
+	grid := kernels.GridStride(blocksOf(p.outer*p.splits, p.inner, share))
+	b.AddLaunch("nsa_stock_reduce_f32", grid, kernels.Threads(), 0, p)
 }
 
-// reduce reduces one group of neighbouring axes after the other, the innermost first. Intermediate results use two places in work
-// memory in turn. It refuses reductions that package tensor computes wrongly.
-func reduce(b *kernels.Builder, op Reduce) error {
-	x, y := b.In[0], b.Out[0]
-	if len(op.Axes) == 0 || !distinct(op.Axes, len(x.Shape)) {
-		return refuseShapes(b)
-	}
-	if !hostReduces(x.Shape, op.Axes) {
-		return graph.Refuse(graph.ReasonShape, "axes %v of %v, along which the host computes another result", op.Axes, x.Shape)
-	}
-	var passes []reduction
+// passesOf returns a reduction for each group of neighbouring axes, the innermost first, without its outer size. left
+// is the number of elements that they leave.
+func passesOf(x kernels.Operand, op Reduce) (passes []reduction, left int64) {
 	pass := reduction{max: op.Max, along: 1, inner: 1} // over the axes from i on that no earlier pass has
 	for i := len(x.Shape) - 1; i >= 0; i-- {
 		if slices.Contains(op.Axes, i) {
@@ -119,9 +112,29 @@ func reduce(b *kernels.Builder, op Reduce) error {
 	if pass.along > 1 || len(passes) == 0 {
 		passes = append(passes, pass)
 	}
-	if pass.inner != y.N() {
-		return refuseShapes(b)
+	return passes, pass.inner
+}
+
+// guardReduce also refuses reductions that package tensor computes wrongly.
+func guardReduce(c *kernels.Call, op Reduce) error {
+	x := c.In[0]
+	if len(op.Axes) == 0 || !distinct(op.Axes, len(x.Shape)) {
+		return refuseShapes(c)
 	}
+	if !hostReduces(x.Shape, op.Axes) {
+		const text = "axes %v of %v, along which the host computes another result"
+		return graph.Refuse(graph.ReasonShape, text, op.Axes, x.Shape)
+	}
+	if _, left := passesOf(x, op); left != c.Out[0].N() {
+		return refuseShapes(c)
+	}
+	return nil
+}
+
+// reduce adds the passes. Intermediate results use two places in work memory in turn.
+func reduce(b *kernels.Builder, op Reduce) {
+	x, y := b.In[0], b.Out[0]
+	passes, _ := passesOf(x, op)
 	var places [2]kernels.Ref
 	from, elements := x.Ref, x.N()
 	for i, p := range passes {
@@ -137,7 +150,6 @@ func reduce(b *kernels.Builder, op Reduce) error {
 		p.add(b, from, 0, to)
 		from = to
 	}
-	return nil
 }
 
 // hostReduces reports whether package tensor v0.9.24, by which the host runs the op, reduces the axes correctly. It takes the axes in
@@ -159,18 +171,19 @@ func hostReduces(shape tensor.Shape, axes []int) bool {
 	return true
 }
 
-// size writes the length of an axis: it is known before the op runs.
-func size(b *kernels.Builder, op Size) error {
-	x, y, n := b.In[0], b.Out[0], 1
-	if !x.Shape.IsScalar() {
-		if op.Axis < 0 || op.Axis >= len(x.Shape) {
-			return refuseShapes(b)
-		}
-		n = x.Shape[op.Axis]
+func guardSize(c *kernels.Call, op Size) error {
+	shape := c.In[0].Shape
+	if c.Out[0].N() != 1 || !shape.IsScalar() && (op.Axis < 0 || op.Axis >= len(shape)) {
+		return refuseShapes(c)
 	}
-	if y.N() != 1 {
-		return refuseShapes(b)
-	}
-	rows.Fill(b, y.Ref, 1, 32, math.Float32bits(float32(n)))
 	return nil
+}
+
+// size writes the length of an axis: it is known before the op runs.
+func size(b *kernels.Builder, op Size) {
+	n := 1
+	if shape := b.In[0].Shape; !shape.IsScalar() {
+		n = shape[op.Axis]
+	}
+	memory.AddFill(b, b.Out[0].Ref, 1, 32, math.Float32bits(float32(n)))
 }

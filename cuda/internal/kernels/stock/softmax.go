@@ -20,31 +20,37 @@ type (
 	}
 )
 
-func softmax(b *kernels.Builder, op Softmax) error {
+// guardLines refuses operands of several sizes, and scalars.
+func guardLines[S any](c *kernels.Call, _ S) error {
+	n := c.Out[0].N()
+	if c.In[0].Shape.IsScalar() || slices.ContainsFunc(c.In, func(o kernels.Operand) bool { return o.N() != n }) {
+		return refuseShapes(c)
+	}
+	return nil
+}
+
+func softmax(b *kernels.Builder, op Softmax) {
 	if op.Axis == -1 && b.In[0].Shape.IsColVec() {
 		op.Axis = 0
 	}
-	return alongLines(b, "nsa_stock_softmax_f32", op.Axis, func(outer, along, inner int64, share int32) any {
+	addLines(b, "nsa_stock_softmax_f32", op.Axis, func(outer, along, inner int64, share int32) any {
 		return &softmaxParams{b.In[0].Ref, b.Out[0].Ref, outer, along, inner, kernels.Flag(op.Log), share}
 	})
 }
 
-func softmaxGrad(b *kernels.Builder, op SoftmaxGrad) error {
-	return alongLines(b, "nsa_stock_softmax_grad_f32", op.Axis, func(outer, along, inner int64, share int32) any {
+func softmaxGrad(b *kernels.Builder, op SoftmaxGrad) {
+	addLines(b, "nsa_stock_softmax_grad_f32", op.Axis, func(outer, along, inner int64, share int32) any {
 		return &softmaxGradParams{b.In[1].Ref, b.In[2].Ref, b.Out[0].Ref, outer, along, inner, kernels.Flag(op.Log), share}
 	})
 }
 
-// alongLines adds a launch over the lines along an axis. All operands have one size. params makes the argument from the extent
-// around the axis and its shareOf. The axis is chosen as the op and package tensor do: it is taken modulo the number of axes, so -1
-// is the last one. The softmax of a column is the exception: see softmax.
-func alongLines(b *kernels.Builder, kernel string, axis int, params func(outer, along, inner int64, share int32) any) error {
-	shape, n := b.In[0].Shape, b.Out[0].N()
-	if shape.IsScalar() || slices.ContainsFunc(b.In, func(o kernels.Operand) bool { return o.N() != n }) {
-		return refuseShapes(b)
-	}
+// addLines adds a launch over the lines along an axis. params makes the argument from the extent around the axis and
+// its shareOf. The axis is chosen as the op and package tensor do: it is taken modulo the number of axes, so -1 is the
+// last one. The softmax of a column is the exception: see softmax.
+func addLines(b *kernels.Builder, kernel string, axis int, params func(outer, along, inner int64, share int32) any) {
+	shape := b.In[0].Shape
 	outer, along, inner := extent(shape, (axis%len(shape)+len(shape))%len(shape))
 	share := shareOf(outer, along, inner, false)
-	b.Launch(kernel, kernels.GridStride(blocksOf(outer, inner, share)), kernels.Threads(), 0, params(outer, along, inner, int32(share)))
-	return nil
+	grid := kernels.GridStride(blocksOf(outer, inner, share))
+	b.AddLaunch(kernel, grid, kernels.Threads(), 0, params(outer, along, inner, int32(share)))
 }

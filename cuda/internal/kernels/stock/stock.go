@@ -1,5 +1,5 @@
 // Package stock holds the kernels of Gorgonia's own ops. Recognise turns an op into one of the descriptions below. The description
-// selects the entry, which builds the launches from it.
+// selects the entry, whose guard and launches it goes to.
 //
 // Operands and results are float32. A result is that of the op's own Do, in the shape of the node, except at the edges of float32:
 // a quotient by zero and a softmax with infinities follow IEEE here, which package tensor does not, and a maximum keeps a NaN.
@@ -64,32 +64,34 @@ type (
 
 // Entries returns the entries of the ops.
 func Entries() []kernels.Entry {
+	one, two, three := ofInputs("x"), ofInputs("a", "b"), ofInputs("x", "y", "dy")
 	return kernels.Entries(
-		kernels.EntryFor[Unary]{Storage: "f>f", Build: unary},
-		kernels.EntryFor[Binary]{Storage: "ff>f", Build: binary},
-		kernels.EntryFor[Product]{Storage: "ff>f", Products: productMultiplies, Build: product},
-		kernels.EntryFor[Tensordot]{Storage: "ff>f", Products: tensordotMultiplies, Build: tensordot},
-		kernels.EntryFor[Reduce]{Storage: "f>f", Build: reduce},
-		kernels.EntryFor[Size]{Storage: "f>f", Build: size},
-		kernels.EntryFor[Softmax]{Storage: "f>f", Build: softmax},
-		kernels.EntryFor[SoftmaxGrad]{Storage: "fff>f", Build: softmaxGrad},
-		kernels.EntryFor[Reshape]{Storage: "f>f", Build: reshape},
-		kernels.EntryFor[Transpose]{Storage: "f>f", Build: transpose},
-		kernels.EntryFor[Slice]{Storage: "f>f", Build: slice},
-		kernels.EntryFor[SliceGrad]{Storage: "ff>f", Build: sliceGrad},
-		kernels.EntryFor[Concat]{Storage: "ff*>f", Build: concat},
-		kernels.EntryFor[Repeat]{Storage: "ff>f", Build: repeat},
-		kernels.EntryFor[Element]{Storage: "f>f", Build: element},
+		kernels.EntryFor[Unary]{Types: one, Guard: guardUnary, Launches: unary},
+		kernels.EntryFor[Binary]{Types: two, Guard: guardBinary, Launches: binary},
+		kernels.EntryFor[Product]{Types: two, Products: products, Guard: guardProduct, Launches: product},
+		kernels.EntryFor[Tensordot]{Types: two, Products: tensordotProducts, Guard: guardTensordot, Launches: tensordot},
+		kernels.EntryFor[Reduce]{Types: one, Guard: guardReduce, Launches: reduce},
+		kernels.EntryFor[Size]{Types: one, Guard: guardSize, Launches: size},
+		kernels.EntryFor[Softmax]{Types: one, Guard: guardLines[Softmax], Launches: softmax},
+		kernels.EntryFor[SoftmaxGrad]{Types: three, Guard: guardLines[SoftmaxGrad], Launches: softmaxGrad},
+		copying(one, reshape), copying(one, transpose), copying(one, slice), copying(ofInputs("x", "part"), sliceGrad),
+		copying(kernels.In(kernels.Float32("x", "xs").Repeated()).Out(kernels.Float32("y")), concat),
+		copying(ofInputs("x", "repeats"), repeat), copying(one, element),
 	)
 }
 
+// ofInputs are the types of an op with these inputs and one output.
+func ofInputs(names ...string) kernels.Types {
+	return kernels.In(kernels.Float32(names...)).Out(kernels.Float32("y"))
+}
+
 // refuseShapes returns the refusal of the shapes of an op.
-func refuseShapes(b *kernels.Builder) error {
-	in := make([]tensor.Shape, len(b.In))
-	for i, o := range b.In {
+func refuseShapes(c *kernels.Call) error {
+	in := make([]tensor.Shape, len(c.In))
+	for i, o := range c.In {
 		in[i] = o.Shape
 	}
-	return graph.Refuse(graph.ReasonShape, "no kernel for %v to %v", in, b.Out[0].Shape)
+	return graph.Refuse(graph.ReasonShape, "no kernel for %v to %v", in, c.Out[0].Shape)
 }
 
 // distinct reports whether axes are in [0,rank), each one at most once.

@@ -3,4 +3,4 @@
 #include "../../attention/attention_dq.cu"
 #include "../../attention/attention_forward.cu"
 #include "../../attention/attention_index.cu"
-#include "../../attention/select.cu"
+#include "../../attention/select_blocks.cu"
