@@ -54,6 +54,9 @@ func bind(b *Backend, op string, plan *kernels.Plan, in, out []spec.Arg) (graph.
 // WorkBytes implements graph.Kernel.
 func (k *kernel) WorkBytes() int { return int(k.plan.WorkBytes()) }
 
+// KeepsWork implements graph.KeepsWork: the arrays are uploaded once.
+func (k *kernel) KeepsWork() bool { return len(k.arrays) > 0 }
+
 // Prepare implements graph.Kernel. It uploads the arrays that kernels read, since an upload cannot be captured. Nothing
 // else may write to the work memory between Prepare and the launch.
 func (k *kernel) Prepare(s graph.Stream, work *cpu.Buf) error {

@@ -7,22 +7,32 @@ import (
 
 	G "gorgonia.org/gorgonia"
 
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 )
 
 // allocate allocates the machine's memory, points the cells of all values in the arena to their places, and prepares
 // what is the same in all runs: constants, views and segments.
 func (m *Machine) allocate() (err error) {
-	bytes := m.arena + m.workspace
+	shared := alignUp(m.workspace, m.device.Alignment)
+	bytes := m.arena + shared + m.ownWork
 	if m.memory, err = m.backend.Alloc(bytes); err != nil {
 		return fmt.Errorf("arena of %s and workspace of %s: %w", memory.Size(int64(m.arena)),
-			memory.Size(int64(m.workspace)), err)
+			memory.Size(int64(shared+m.ownWork)), err)
 	}
 	if m.stream, err = m.backend.NewStream(); err != nil {
 		return err
 	}
 	m.memory.Place(&m.wholeMemory, 0, bytes)
 	m.memory.Place(&m.work, m.arena, m.workspace)
+	m.works = make([]*cpu.Buf, len(m.steps))
+	for i, s := range m.steps {
+		m.works[i] = &m.work
+		if s.kernel != nil && s.ownWork >= 0 {
+			m.works[i] = new(cpu.Buf)
+			m.memory.Place(m.works[i], m.arena+shared+s.ownWork, s.kernel.WorkBytes())
+		}
+	}
 	m.state, m.counts, m.readValues = make([]state, len(m.values)), make([]atomic.Int64, len(m.steps)),
 		make([]G.Value, len(m.reads))
 	for _, v := range m.values {

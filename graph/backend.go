@@ -152,6 +152,13 @@ type Kernel interface {
 	Launch(s Stream, work *cpu.Buf) error
 }
 
+// KeepsWork is a Kernel that may keep something in its work memory from run to run. If it does, the memory is its own, and
+// starts with zeros.
+type KeepsWork interface {
+	Kernel
+	KeepsWork() bool
+}
+
 // Memory is a block of device memory.
 type Memory interface {
 	Bytes() int

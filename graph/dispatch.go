@@ -45,7 +45,13 @@ func (p *plan) implement(s *step) error {
 		return p.leaveToHost(s)
 	}
 	s.kernel, s.implementation, s.cost = kernel, impl.Name(), call.Cost()
-	p.workspace = max(p.workspace, kernel.WorkBytes())
+	s.ownWork = -1
+	if k, ok := kernel.(KeepsWork); ok && k.KeepsWork() {
+		s.ownWork = p.ownWork
+		p.ownWork += alignUp(k.WorkBytes(), p.device.Alignment)
+	} else {
+		p.workspace = max(p.workspace, kernel.WorkBytes())
+	}
 	if c, ok := s.spec.(spec.Checked); ok && !p.device.Host && !s.recomputed {
 		s.in[c.CheckedInput()].addCheck(valueCheck{c, call.In, s.node})
 	}

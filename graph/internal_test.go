@@ -36,7 +36,7 @@ func (m *Machine) PoisonFreed() {
 			}
 		}
 		if step < 0 {
-			words, live = words[:len(words)-m.work.Bytes()/8], live[:len(words)-m.work.Bytes()/8]
+			words, live = words[:m.arena/8], live[:m.arena/8]
 		}
 		for _, free := range m.hostMem.free {
 			for _, d := range free {

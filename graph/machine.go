@@ -43,8 +43,9 @@ type Machine struct {
 	memory      Memory
 	wholeMemory cpu.Buf // the arena and the workspace
 	work        cpu.Buf
-	state       []state // by planValue.id
-	cell        cpu.Buf // points at a host value while its numbers are checked
+	works       []*cpu.Buf // by step: its work memory
+	state       []state    // by planValue.id
+	cell        cpu.Buf    // points at a host value while its numbers are checked
 
 	// ops on the host
 	hostMem hostMemory

@@ -32,7 +32,8 @@ type plan struct {
 	unfused       map[string]int // by fuse: number of refusals by the backend, by rule and reason
 	contiguous    [][]*planValue // by joinWeights: lists of values that are contiguous in memory
 
-	arena, arenaMin, workspace int // by layout: bytes
+	arena, arenaMin    int // by layout: bytes
+	workspace, ownWork int // by dispatch: bytes of work memory that kernels share, and that they have to themselves
 }
 
 // kind says where the numbers of a value come from.
@@ -87,6 +88,7 @@ type step struct {
 
 	implementation string // by dispatch, as the fields below
 	kernel         Kernel // nil for an op on the host
+	ownWork        int    // offset of its own work memory behind the workspace; -1: it shares the workspace
 	cost           Cost
 	refused        []Refusal
 	host           hostCall // how to run an op on the host

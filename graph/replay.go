@@ -72,8 +72,8 @@ func (m *Machine) runStep(i int) (err error) {
 	m.running = m.steps[i]
 	if k := m.running.kernel; k == nil {
 		err = m.runOnHost(m.running)
-	} else if err = k.Prepare(m.stream, &m.work); err == nil {
-		err = k.Launch(m.stream, &m.work)
+	} else if err = k.Prepare(m.stream, m.works[i]); err == nil {
+		err = k.Launch(m.stream, m.works[i])
 	}
 	if err == nil && m.opts.watches() {
 		err = m.watchResult(m.running)
@@ -88,11 +88,11 @@ func (m *Machine) runStep(i int) (err error) {
 // replaySegment replays s. It first records it unless there is a recording for the current addresses.
 func (m *Machine) replaySegment(s *segment) error {
 	steps := m.steps[s.from:s.to]
-	for _, step := range steps {
+	for i, step := range steps {
 		if m.running = step; m.skips(step) {
 			continue
 		}
-		if err := step.kernel.Prepare(m.stream, &m.work); err != nil {
+		if err := step.kernel.Prepare(m.stream, m.works[s.from+i]); err != nil {
 			return err
 		}
 	}
@@ -132,12 +132,12 @@ func (m *Machine) record(s *segment, r *recording) (err error) {
 			err = errors.Join(err, replay.Close())
 		}
 	}()
-	for _, step := range m.steps[s.from:s.to] {
+	for i, step := range m.steps[s.from:s.to] {
 		m.running = step
 		if m.skips(step) {
 			continue
 		}
-		if err := step.kernel.Launch(m.stream, &m.work); err != nil {
+		if err := step.kernel.Launch(m.stream, m.works[s.from+i]); err != nil {
 			return err
 		}
 	}

@@ -25,7 +25,7 @@ type Plan struct {
 
 	Arena     int // bytes of the memory that kernels write their results to
 	ArenaMin  int // the most bytes of the arena that are in use at once: no layout needs fewer
-	Workspace int // bytes of work memory beside the arena, which kernels share
+	Workspace int // bytes of work memory beside the arena, which kernels share or have to themselves
 	Inputs    int // bytes of the inputs and constants that steps read; on a device they come on top of the arena
 	Results   int // bytes of all results of kernels: the arena, if no memory were used twice
 	Host      int // bytes of all results of ops on the host
@@ -97,7 +97,7 @@ func (m *Machine) Plan() Plan {
 // report returns the plan for users; counts has how often each step has run.
 func (p *plan) report(counts []int64) Plan {
 	r := Plan{Device: p.device, Copies: p.removedCopies, Unfused: maps.Clone(p.unfused), Arena: p.arena,
-		ArenaMin: p.arenaMin, Workspace: p.workspace}
+		ArenaMin: p.arenaMin, Workspace: p.workspace + p.ownWork}
 	for i, s := range p.steps {
 		step := PlanStep{
 			Node: s.node, Op: s.opName(), Spec: s.spec, Inputs: typesOf(s.in), Prologue: i < p.prologue,

@@ -51,7 +51,9 @@ type kernel struct {
 	in, out         []spec.Arg
 	wideIn, wideOut []spec.Arg
 	copies          [][2]spec.Arg // of an update: copy and weight
-	bound           []cpu.Buf     // cells at the last Prepare
+	keeps           bool          // an update: it keeps a mark behind the work memory of the CPU's kernel
+	marked          bool
+	bound           []cpu.Buf // cells at the last Prepare
 }
 
 func bind(b graph.Backend, s graph.Call, in, out []spec.Arg) (graph.Kernel, error) {
@@ -69,10 +71,12 @@ func bind(b graph.Backend, s graph.Call, in, out []spec.Arg) (graph.Kernel, erro
 	}
 	k.wideIn, k.wideOut = wide(in), wide(out)
 	switch op := s.Spec.(type) {
+	case optimizer.GradNorm:
+		k.keeps = true
 	case spec.Cast:
 		return k, nil
 	case optimizer.AdamW: // in place; the CPU's has no copies
-		s.Spec, k.wideIn, k.wideOut = optimizer.AdamW{Decay: op.Decay}, in, out
+		s.Spec, k.wideIn, k.wideOut, k.keeps = optimizer.AdamW{Decay: op.Decay}, in, out, true
 		if spec.IsHalf(op.Copies) {
 			_, _, tensors := optimizer.SplitAdamW(op, in)
 			k.wideIn, k.wideOut = in[:2:2], nil
@@ -82,7 +86,7 @@ func bind(b graph.Backend, s graph.Call, in, out []spec.Arg) (graph.Kernel, erro
 			}
 		}
 	case optimizer.Muon:
-		s.Spec, k.wideIn, k.wideOut = optimizer.Muon{Decay: op.Decay}, in, out
+		s.Spec, k.wideIn, k.wideOut, k.keeps = optimizer.Muon{Decay: op.Decay}, in, out, true
 		if spec.IsHalf(op.Copies) {
 			_, _, tensors := optimizer.SplitMuon(op, in)
 			k.wideIn, k.wideOut = in[:2:2], nil
@@ -104,14 +108,30 @@ func (k *kernel) WorkBytes() int {
 	if k.Kernel == nil {
 		return 0
 	}
-	return k.Kernel.WorkBytes()
+	n := k.Kernel.WorkBytes()
+	if k.keeps {
+		n = (n+7)/8*8 + 8
+	}
+	return n
 }
 
-func (k *kernel) Prepare(s graph.Stream, _ *cpu.Buf) error {
+// KeepsWork implements graph.KeepsWork.
+func (k *kernel) KeepsWork() bool { return k.keeps }
+
+// mark returns the last word of the work memory.
+func mark(work *cpu.Buf) *int32 {
+	words := cpu.Slice[int32](work)
+	return &words[len(words)-1]
+}
+
+func (k *kernel) Prepare(s graph.Stream, work *cpu.Buf) error {
 	if err := s.(*stream).fake.call("prepare"); err != nil {
 		return err
 	}
 	k.bound = k.cells()
+	if k.keeps && !k.marked {
+		*mark(work), k.marked = 1, true
+	}
 	return nil
 }
 
@@ -163,6 +183,9 @@ func (k *kernel) compute(s graph.Stream, work *cpu.Buf) error {
 		for i, a := range k.in {
 			move(k.wideIn[i], a)
 		}
+	}
+	if k.keeps && *mark(work) != 1 {
+		return errors.New("another kernel has written to its work memory")
 	}
 	if err := k.Kernel.Launch(s, work); err != nil {
 		return err
