@@ -211,7 +211,7 @@ func TestStepOnGPUAllocatesNothing(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(10, step))
 	after := m.Machine().Counts()
 	require.Equal(t, before["download"], after["download"])
-	require.Equal(t, before["upload"]+2*11, after["upload"], "tokens and targets")
+	require.Equal(t, before["upload"]+3*11, after["upload"], "tokens, targets, and the numbers of the step")
 	require.Zero(t, after["host"])
 	m.Tokens()[3] = 256
 	require.ErrorContains(t, m.Step(), "id 256 at (0, 3)")
