@@ -14,7 +14,7 @@ import (
 // storeResults hands out the results of a run: the values of nodes, the dual values of inputs, and the targets of
 // Reads.
 func (m *Machine) storeResults() error {
-	if err := m.setValuesAfterRun(); err != nil {
+	if err := m.setValues(); err != nil {
 		return err
 	}
 	if err := m.clearStale(); err != nil {
@@ -26,21 +26,8 @@ func (m *Machine) storeResults() error {
 	return m.fillReadTargets()
 }
 
-// setValuesBeforeRun gives nodes the kept values whose memory is known before the run.
-func (m *Machine) setValuesBeforeRun() error {
-	for _, v := range m.kept {
-		if m.setsCopy(v) {
-			continue
-		}
-		if err := m.setInPlace(v); err != nil {
-			return fmt.Errorf("%s: %w", v.name, err)
-		}
-	}
-	return nil
-}
-
-// setValuesAfterRun gives nodes all kept values. It waits for the copies to the host that it makes.
-func (m *Machine) setValuesAfterRun() error {
+// setValues gives nodes all kept values. It waits for the copies to the host that it makes.
+func (m *Machine) setValues() error {
 	wait := false
 	for _, v := range m.kept {
 		var err error
