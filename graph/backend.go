@@ -74,7 +74,7 @@ type Call struct {
 	In, Out []spec.Operand
 	// of In, then Out: whether the operand lies directly after the one before it in memory; known from dispatch on, nil
 	// for none
-	Follows []bool
+	Adjacent []bool
 	// of In: whether it is an input of WithConstantInputs or a copy of one: no step writes it while the op may run
 	Constant []bool
 	Policy   Policy

@@ -227,7 +227,7 @@ func TestJoinedWeightsAreContiguous(t *testing.T) {
 		f, told := fakedevice.NewHalf(), map[string][]bool{}
 		f.Offered = func(s graph.Call, list []graph.Implementation) []graph.Implementation {
 			if s.Spec != nil {
-				told[s.Spec.Name()] = s.Follows
+				told[s.Spec.Name()] = s.Adjacent
 			}
 			return list
 		}

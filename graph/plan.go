@@ -130,7 +130,7 @@ func (p *plan) call(s *step) Call {
 	}
 	for _, list := range [][]*planValue{s.in, s.out} {
 		for i, v := range list {
-			call.Follows = append(call.Follows, i > 0 && v.follows == list[i-1])
+			call.Adjacent = append(call.Adjacent, i > 0 && v.follows == list[i-1])
 		}
 	}
 	return call

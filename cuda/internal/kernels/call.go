@@ -34,7 +34,7 @@ func (g GPU) CheckSM90() error {
 type Operand struct {
 	spec.Operand
 	Ref      Ref
-	Follows  bool // its memory directly follows that of the previous operand
+	Adjacent bool // its memory directly follows that of the previous operand
 	Constant bool // no launch writes to it while this launch, or the previous one, runs
 }
 
@@ -82,7 +82,7 @@ func newCall(gpu GPU, library Library, s graph.Call) (*Call, error) {
 	}
 	flag := func(list []bool, i int) bool { return i < len(list) && list[i] }
 	for i, o := range slices.Concat(s.In, s.Out) {
-		x := Operand{o, refTo(firstOperand+i, 0), flag(s.Follows, i), flag(s.Constant, i)}
+		x := Operand{o, refTo(firstOperand+i, 0), flag(s.Adjacent, i), flag(s.Constant, i)}
 		if i < len(s.In) {
 			c.In = append(c.In, x)
 		} else {

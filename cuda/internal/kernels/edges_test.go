@@ -182,7 +182,7 @@ func TestLinearsOfAdjacentWeightsAreNotCopied(t *testing.T) {
 			for _, a := range slices.Concat(in, out) {
 				first := slices.ContainsFunc(runs, func(whole arg) bool { return whole.at == a.at })
 				inRun := slices.ContainsFunc(runs, func(whole arg) bool { return a.at > whole.at && a.at < whole.at+kernels.Ptr(whole.Bytes()) })
-				call.Follows = append(call.Follows, follows && inRun && !first)
+				call.Adjacent = append(call.Adjacent, follows && inRun && !first)
 			}
 			plan := testutil.Must(planOf(x.dev.variants()[0].GPU, "", op, call))(t)
 			copies := slices.ContainsFunc(plan.Steps, func(s kernels.Step) bool { return s.Kernel == "nsa_copy" })

@@ -203,7 +203,7 @@ func fusedGrad(b *kernels.Builder, op linear.FusedGrad) {
 // gather returns memory that holds the arrays one after the other, and the copies that fill it. If the arrays already
 // lie so, it returns their own memory and no copies.
 func gather(b *kernels.Builder, list []kernels.Operand) (to kernels.Ref, copies []memory.Copy) {
-	if !slices.ContainsFunc(list[1:], func(o kernels.Operand) bool { return !o.Follows }) {
+	if !slices.ContainsFunc(list[1:], func(o kernels.Operand) bool { return !o.Adjacent }) {
 		return list[0].Ref, nil
 	}
 	total := int64(0)
