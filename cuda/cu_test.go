@@ -17,6 +17,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // TestCuSharesTheContext: package cu sees the context that this package has made current, and the other way round.
@@ -36,7 +37,7 @@ func TestCuSharesTheContext(t *testing.T) {
 func TestStreamOfCu(t *testing.T) {
 	b := cudatest.Open(t)
 	const n = 1000
-	arg := newArg(ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{n}})
+	arg := newArg(spec.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{n}})
 	memory := testutil.Must(b.Alloc(4 * n))(t)
 	memory.Place(arg.Buf, 0, 4*n)
 	require.NoError(t, b.CuDo(func() error {
