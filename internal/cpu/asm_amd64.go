@@ -5,12 +5,10 @@
 package cpu
 
 //go:noescape
-func tile32(avx512 bool, m int, n int, k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int,
-	s *float32, srs int)
+func tile32(avx512 bool, m int, n int, k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, s *float32, srs int)
 
 //go:noescape
-func tile64(avx512 bool, m int, n int, k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int,
-	s *float64, srs int)
+func tile64(avx512 bool, m int, n int, k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, s *float64, srs int)
 
 //go:noescape
 func transpose32(avx512 bool, rows int, cols int, dst *float32, drs int, src *float32, srs int)
@@ -52,8 +50,7 @@ func silu32(avx512 bool, n int, dst *float32, x *float32)
 func siluGrad32(avx512 bool, n int, dst *float32, x *float32, dy *float32)
 
 //go:noescape
-func adamW32(avx512 bool, n int, w *float32, grad *float32, m *float32, v *float32, lr float32, beta1 float32,
-	beta2 float32, eps float32, decay float32, clip float32, c1 float32, c2 float32)
+func adamW32(avx512 bool, n int, w *float32, grad *float32, m *float32, v *float32, lr float32, beta1 float32, beta2 float32, eps float32, decay float32, clip float32, c1 float32, c2 float32)
 
 //go:noescape
 func sumSquares32(avx512 bool, n int, x *float32) float64
