@@ -62,6 +62,15 @@ func (s *Stream) View(a spec.Arg) gorgonia.Value {
 	return &Value{stream: s, block: s.backend.dev.MemoryAt(driver.Address(a.Buf)), operand: a.Operand, cell: *a.Buf}
 }
 
+// After implements graph.Stream.
+func (s *Stream) After(other graph.Stream) error {
+	o, ok := other.(*Stream)
+	if !ok || o.backend != s.backend {
+		return fmt.Errorf("cuda: wait for a stream of another backend, %T", other)
+	}
+	return s.queue.After(o.queue)
+}
+
 // BeginCapture implements graph.Stream.
 func (s *Stream) BeginCapture() error { return s.queue.BeginCapture() }
 

@@ -78,6 +78,7 @@ type Call struct {
 	// of In: whether it is an input of WithConstantInputs or a copy of one: no step writes it while the op may run
 	Constant []bool
 	Policy   Policy
+	Group    Group // of WithGroup; nil for none
 }
 
 // Check returns an *Unsupported error if the Spec does not accept the call's inputs, or infers other shapes for its
@@ -185,6 +186,11 @@ type Stream interface {
 	// NewEvent returns an Event of this stream, to measure time on the device.
 	NewEvent() (Event, error)
 
+	// After makes what is enqueued in this stream from now on wait for what s, a stream of the same backend, holds now. In
+	// a capture of s or of this stream both are recorded; EndCapture then needs the captured stream to have come After the
+	// other one.
+	After(s Stream) error
+
 	// BeginCapture starts a recording: until EndCapture, launches are recorded and not run. No copies may come in
 	// between. It is not called on a Host backend.
 	BeginCapture() error
@@ -213,6 +219,8 @@ type Event interface {
 	Record() error
 	// Since returns the device's time from start to the mark. It waits for both.
 	Since(start Event) (time.Duration, error)
+	// Done reports, without waiting, whether the work before the mark has ended.
+	Done() (bool, error)
 	Close() error
 }
 

@@ -36,6 +36,9 @@ func newPlan(g *G.ExprGraph, o options) (*plan, error) {
 func emptyPlan(o options) (*plan, error) {
 	p := &plan{backend: o.backend, device: o.backend.Device(), policy: *o.policy, constant: o.constant,
 		valueByNode: map[*G.Node]*planValue{}, unfused: map[string]int{}}
+	if o.hasGroup && o.group.Size() > 1 {
+		p.group = o.group
+	}
 	var err error
 	if p.half, err = o.precision.half(); err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/collective"
 )
 
 // cpuAlignment is the size in bytes of a cache line and of the widest vector.
@@ -44,6 +45,9 @@ func (b *cpuBackend) Device() Device {
 func (b *cpuBackend) Offers(s Call) []Implementation {
 	if s.Spec == nil {
 		return nil
+	}
+	if op, ok := s.Spec.(collective.Collective); ok && s.Group != nil {
+		return []Implementation{cpuCollective{op: op, group: s.Group}}
 	}
 	return []Implementation{cpuImplementation{b.workers}}
 }
@@ -183,6 +187,9 @@ type cpuEvent struct{ at time.Time }
 func (e *cpuEvent) Record() error { e.at = time.Now(); return nil }
 func (e *cpuEvent) Close() error  { return nil }
 
+// Done implements Event: calls of a CPU stream return after their work has ended.
+func (e *cpuEvent) Done() (bool, error) { return true, nil }
+
 func (e *cpuEvent) Since(start Event) (time.Duration, error) {
 	from, ok := start.(*cpuEvent)
 	if !ok {
@@ -193,6 +200,7 @@ func (e *cpuEvent) Since(start Event) (time.Duration, error) {
 
 var errNoCapture = errors.New("cpu: captures are not supported")
 
+func (s *cpuStream) After(Stream) error          { return nil }
 func (s *cpuStream) BeginCapture() error         { return errNoCapture }
 func (s *cpuStream) EndCapture() (Replay, error) { return nil, errNoCapture }
 func (s *cpuStream) View(a spec.Arg) G.Value     { return hostView(a) }

@@ -32,6 +32,8 @@ type options struct {
 
 	optimizer          Optimizer
 	hasOptimizer       bool // WithOptimizer
+	group              Group
+	hasGroup           bool // WithGroup
 	weights, gradients G.Nodes
 }
 
@@ -93,7 +95,13 @@ func newOptions(g *G.ExprGraph, opts []Option) (o options, err error) {
 	case value.IsNil(b):
 		return o, fmt.Errorf("graph: machine: the backend is a nil %T", b)
 	}
-	return o, nil
+	if !o.hasGroup {
+		return o, nil
+	}
+	if value.IsNil(o.group) {
+		return o, errors.New("graph: machine: the group is nil")
+	}
+	return o, o.group.Err()
 }
 
 // WithNaNWatch makes a run end with an error if the result of an op has a NaN, as gorgonia.WithNaNWatch does for a

@@ -18,6 +18,7 @@ type plan struct {
 	policy   Policy
 	half     tensor.Dtype // type of activations; the zero value means the types of the graph
 	constant G.Nodes      // the inputs of WithConstantInputs
+	group    Group        // nil for none, and for one of one rank
 
 	order       *order
 	values      []*planValue
@@ -124,7 +125,7 @@ func (p *plan) newValue(n *G.Node, name string, k kind, o spec.Operand) *planVal
 
 // call describes a step to a backend.
 func (p *plan) call(s *step) Call {
-	call := Call{Op: s.op, Spec: s.spec, In: typesOf(s.in), Out: typesOf(s.out), Policy: p.policy}
+	call := Call{Op: s.op, Spec: s.spec, In: typesOf(s.in), Out: typesOf(s.out), Policy: p.policy, Group: p.group}
 	for _, v := range s.in {
 		call.Constant = append(call.Constant, v.constant)
 	}

@@ -146,7 +146,7 @@ func (k *kernel) cells() (list []cpu.Buf) {
 func (k *kernel) Launch(s graph.Stream, work *cpu.Buf) error {
 	stream := s.(*stream)
 	cells := k.cells() // the addresses are those of the time of the launch
-	if stream.capturing && k.bound != nil && !slices.Equal(k.bound, cells) {
+	if stream.capture != nil && k.bound != nil && !slices.Equal(k.bound, cells) {
 		return errors.New("captured without Prepare")
 	}
 	swap := func() {

@@ -14,20 +14,21 @@ import (
 )
 
 type stream struct {
-	fake      *Backend
-	cpu       graph.Stream
-	queue     []func() error
-	capturing bool
-	captured  []func() error
-	failed    error // of work that has run before Synchronize, because the queue was full
+	fake    *Backend
+	cpu     graph.Stream
+	queue   []func() error
+	ended   int             // how much work has been taken from the queue
+	capture *[]func() error // what is recorded, nil outside of a capture
+	side    bool            // the capture is that of another stream
+	failed  error           // of work that has run before Synchronize, because the queue was full
 }
 
 // queueLength is how much work may wait, as in the queue of a real device.
 const queueLength = 256
 
 func (s *stream) enqueue(list ...func() error) {
-	if s.capturing {
-		s.captured = append(s.captured, list...)
+	if s.capture != nil {
+		*s.capture = append(*s.capture, list...)
 		return
 	}
 	if s.queue = append(s.queue, list...); len(s.queue) > queueLength {
@@ -36,20 +37,43 @@ func (s *stream) enqueue(list ...func() error) {
 }
 
 // runQueue runs the work that waits, up to an error.
-func (s *stream) runQueue() error {
-	queue := s.queue
-	s.queue = nil
-	for _, f := range queue {
+func (s *stream) runQueue() error { return s.runTo(s.ended + len(s.queue)) }
+
+// runTo runs work until that much has been taken from the queue, or up to an error, which empties the queue.
+func (s *stream) runTo(n int) error {
+	for s.ended < n {
+		f := s.queue[0]
+		s.queue, s.ended = s.queue[1:], s.ended+1
 		if err := f(); err != nil {
+			s.queue, s.ended = nil, s.ended+len(s.queue)
 			return err
 		}
 	}
 	return nil
 }
 
+// After implements graph.Stream. Work of another stream runs as late as the calls of After allow.
+func (s *stream) After(other graph.Stream) error {
+	if err := s.fake.call("wait for a stream"); err != nil {
+		return err
+	}
+	o := other.(*stream)
+	switch {
+	case s.capture == nil && o.capture != nil: // this stream joins the capture
+		s.capture, s.side = new([]func() error), true
+	case s.capture != nil && o.side: // it leaves it
+		s.enqueue(*o.capture...)
+		o.capture, o.side = nil, false
+	case s.capture == nil:
+		n := o.ended + len(o.queue)
+		s.enqueue(func() error { return o.runTo(n) })
+	}
+	return nil
+}
+
 // call counts a call that is not allowed during a capture, and returns its error.
 func (s *stream) call(name string) error {
-	if s.capturing {
+	if s.capture != nil {
 		return errors.New(name + " during a capture")
 	}
 	return s.fake.call(name)
@@ -128,21 +152,30 @@ func (e *event) Since(start graph.Event) (time.Duration, error) {
 	return e.Event.Since(start.(*event).Event)
 }
 
+// Done implements graph.Event: the work has ended when something has waited for it.
+func (e *event) Done() (bool, error) { return len(e.stream.queue) == 0, nil }
+
 func (s *stream) BeginCapture() error {
 	if err := s.call("begin capture"); err != nil {
 		return err
 	}
 	s.fake.Captures++
-	s.capturing, s.captured = true, nil
+	s.capture = new([]func() error)
 	return nil
 }
 
 func (s *stream) EndCapture() (graph.Replay, error) {
-	s.capturing = false
+	captured := *s.capture
+	s.capture = nil
 	if err := s.fake.call("end capture"); err != nil {
 		return nil, err
 	}
-	return replay(s.captured), nil
+	for _, o := range s.fake.all {
+		if o.side {
+			return nil, errors.New("end capture: another stream has not been joined")
+		}
+	}
+	return replay(captured), nil
 }
 
 func (s *stream) Synchronize() error {

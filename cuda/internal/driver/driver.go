@@ -18,7 +18,7 @@ type functions struct {
 	ModuleLoadData, ModuleUnload, ModuleGetFunction, FuncSetAttribute, LaunchKernelEx,
 	StreamCreate, StreamIsCapturing, StreamEndCapture,
 	TensorMapEncodeTiled,
-	EventCreate, EventRecord, EventSynchronize, EventQuery, EventElapsedTime,
+	EventCreate, EventRecord, EventSynchronize, EventQuery, EventElapsedTime, StreamWaitEvent,
 	GraphInstantiateWithFlags, GraphLaunch, GraphDestroy, GraphExecDestroy *sharedlib.Func
 
 	// In cuda.h of CUDA 12 and 13 the plain names of these functions stand for their _v2 versions.

@@ -81,6 +81,22 @@ func (e *Event) Since(start *Event) (t time.Duration, err error) {
 	return t, err
 }
 
+// Done reports, without waiting, whether the work before e has ended.
+func (e *Event) Done() (done bool, err error) {
+	err = e.d.do("query event", func() error {
+		if err := e.check(); err != nil {
+			return err
+		}
+		r := e.d.fn.EventQuery.Call(e.mark.h)
+		if Result(int32(r)) == NotReady {
+			return nil
+		}
+		done = true
+		return e.d.check(e.d.fn.EventQuery, r)
+	})
+	return done && err == nil, err
+}
+
 // Readback is pinned host memory for copies from the device that run while the host does other work. It belongs to one
 // goroutine at a time.
 type Readback struct {

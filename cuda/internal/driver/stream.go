@@ -17,10 +17,12 @@ type Stream struct {
 	h        Handle // 0 once closed
 	borrowed bool   // h is not ours to destroy
 	done     mark   // recorded to wait for all enqueued work
+	fork     mark   // recorded for After of another stream
 	trail    trail
 	stage    stage
 
 	capture   *Replay // what is being recorded, or nil
+	side      bool    // the capture is that of another stream, which this one has joined by After
 	abandoned bool    // the capture has failed: the next call drops it first
 }
 
@@ -50,7 +52,7 @@ func (d *Device) BorrowStream(h Handle) (*Stream, error) {
 func (d *Device) newStream(borrowed Handle, kept bool) (*Stream, error) {
 	s := &Stream{borrowed: borrowed != 0}
 	s.owned = owned{d: d, name: "stream", kept: kept, rank: rankStream, finish: s.finish}
-	marks := []*mark{&s.done, &s.stage.full[0], &s.stage.full[1]}
+	marks := []*mark{&s.done, &s.fork, &s.stage.full[0], &s.stage.full[1]}
 	s.parts = []part{{&s.h, d.fn.StreamDestroy}, {&s.stage.mem, d.fn.MemFreeHost}}
 	for _, m := range marks {
 		m.s = s
@@ -163,6 +165,32 @@ func (s *Stream) wait() error {
 // Synchronize waits until all enqueued work has ended. Then the destinations of downloads hold their data. A failure of
 // the work is a *Fault.
 func (s *Stream) Synchronize() error { return s.doUncaptured("synchronize", &s.owned, s.wait) }
+
+// After makes what is enqueued in s from now on wait for what other holds now. If other captures, s joins the capture,
+// until a stream of that capture calls After(s): before EndCapture, one must.
+func (s *Stream) After(other *Stream) error {
+	return s.do("wait for a stream", func() error {
+		if other == nil || other.d != s.d {
+			return errForeign
+		}
+		if err := other.check(); err != nil {
+			return err
+		}
+		if err := other.fork.record(); err != nil {
+			return err
+		}
+		if err := s.d.call(s.d.fn.StreamWaitEvent, s.h, other.fork.h, 0); err != nil {
+			return err
+		}
+		switch {
+		case s.capture == nil && other.capture != nil:
+			s.capture, s.side = other.capture, true
+		case s.capture != nil && other.side:
+			other.capture, other.side = nil, false
+		}
+		return nil
+	})
+}
 
 // Copy enqueues a copy within the device.
 func (s *Stream) Copy(dst, src DevicePtr, bytes int) error {

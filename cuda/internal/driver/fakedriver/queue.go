@@ -143,6 +143,13 @@ var queueCalls = map[string]handler{
 		}
 		return e.problem
 	}),
+	// it runs the other stream at once
+	"StreamWaitEvent": on(1, func(d *Driver, e *event, _ []uintptr) driver.Result {
+		for e.stream != nil && e.ended < e.recorded && len(e.stream.queue) > 0 {
+			d.step(e.stream)
+		}
+		return e.problem
+	}),
 	"EventElapsedTime": on(1, func(d *Driver, start *event, a []uintptr) driver.Result {
 		end, ok := d.objects[a[2]].(*event)
 		switch {
