@@ -82,11 +82,17 @@ func (p *plan) addUpdate(o options) error {
 	add := func(s spec.Spec, in, out []*planValue) {
 		p.steps = append(p.steps, &step{node: u.weights[0].value.node, spec: s, in: in, out: out, phase: updates})
 	}
-	grads := []*planValue{u.hyper}
+	var grads []*planValue
 	for _, w := range u.weights {
 		grads = append(grads, w.grad)
 	}
-	add(optimizer.GradNorm{}, grads, []*planValue{u.norm})
+	sums, err := optimizer.SumSquares{}.Infer(typesOf(grads))
+	if err != nil {
+		return fmt.Errorf("WithOptimizer: %w", err)
+	}
+	squares := p.newValue(nil, "squares of the gradients", fromKernel, sums[0])
+	add(optimizer.SumSquares{}, grads, []*planValue{squares})
+	add(optimizer.GradNorm{}, []*planValue{u.hyper, squares}, []*planValue{u.norm})
 	for i := range 4 {
 		muon, copies := i >= 2, i%2 == 1
 		in, out, decay := []*planValue{u.hyper, u.norm}, []*planValue(nil), ""

@@ -237,7 +237,7 @@ func TestOpErrors(t *testing.T) {
 
 		{apply(spec.Cast{To: tensor.Float64}, w), "cast: from float64 to float64, want float32 on one side and half precision on the other"},
 		{apply(spec.Cast{To: ops.BFloat16}, f32(2)), "cast: no op of a graph"},
-		{apply(optimizer.GradNorm{}, f(optimizer.HyperLen), w), "gradient norm: no op of a graph"},
+		{apply(optimizer.SumSquares{}, f(optimizer.HyperLen), w), "sum of squares: no op of a graph"},
 
 		{window(f(1, 10, 12, 8), f(1, 10, 5, 8), f(1, 10, 5, 8), 4),
 			"ops: sliding window: heads 12 not a multiple of kv heads 5"},

@@ -71,7 +71,7 @@ func bind(b graph.Backend, s graph.Call, in, out []spec.Arg) (graph.Kernel, erro
 	}
 	k.wideIn, k.wideOut = wide(in), wide(out)
 	switch op := s.Spec.(type) {
-	case optimizer.GradNorm:
+	case optimizer.SumSquares:
 		k.keeps = true
 	case spec.Cast:
 		return k, nil

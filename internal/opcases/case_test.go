@@ -20,7 +20,7 @@ import (
 // inputs, a cast has kernels only on devices, and int32 converts inputs of other ops. Decoding has cases of its own, see
 // Decodings.
 func TestEveryOpHasCases(t *testing.T) {
-	called, names := map[string]bool{"optimizer.GradNorm": true, "optimizer.AdamW": true, "optimizer.Muon": true,
+	called, names := map[string]bool{"optimizer.SumSquares": true, "optimizer.GradNorm": true, "optimizer.AdamW": true, "optimizer.Muon": true,
 		"spec.Cast": true, "spec.Int32": true, "decode.Step": true,
 		"decode.FillCache": true, "attention.Grad[F]": true}, map[string]bool{}
 	costs := []Cost{Small, Large}

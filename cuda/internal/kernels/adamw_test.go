@@ -51,7 +51,7 @@ func (x *fixture) step(h optimizer.Hyper, gradients elemType, before []stepTenso
 	for range 2 {
 		hyper := aligned.place(operand(tensor.Float64, optimizer.HyperLen), numbers)
 		out := aligned.place(operand(tensor.Float64, 1), poison(8))
-		args, grads := make([][]arg, len(before)), []arg{hyper}
+		args, grads := make([][]arg, len(before)), []arg(nil)
 		for i, a := range before {
 			args[i] = []arg{x.in(f32, a.weight, a.shape...), x.in(gradients, a.grad, a.shape...), x.in(f32, a.m, a.shape...)}
 			if !a.muon {
@@ -63,7 +63,13 @@ func (x *fixture) step(h optimizer.Hyper, gradients elemType, before []stepTenso
 			grads = append(grads, args[i][1])
 		}
 		run := func(op spec.Spec, in, out []arg) { runOp(x.t, x.dev, x.dev.variants()[0], op, in, out) }
-		run(optimizer.GradNorm{}, grads, []arg{out})
+		runs := 0
+		for _, a := range before {
+			runs += (len(a.grad) + spec.PieceElements - 1) / spec.PieceElements
+		}
+		squares := aligned.place(operand(tensor.Float64, runs), poison(8*runs))
+		run(optimizer.SumSquares{}, grads, []arg{squares})
+		run(optimizer.GradNorm{}, []arg{hyper, squares}, []arg{out})
 		for group := range 4 {
 			muon, copied, half := group >= 2, group%2 == 1, tensor.Dtype{}
 			if copied {

@@ -133,7 +133,9 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 			add(spec.Cast{To: wide.Dtype}, graph.Call{In: []spec.Operand{half}, Out: []spec.Operand{wide}})
 		}
 		hyper, norm := operand(tensor.Float64, optimizer.HyperLen), operand(tensor.Float64, 1)
-		add(optimizer.GradNorm{}, graph.Call{In: []spec.Operand{hyper, half, half}, Out: []spec.Operand{norm}})
+		squares := operand(tensor.Float64, 2)
+		add(optimizer.SumSquares{}, graph.Call{In: []spec.Operand{half, half}, Out: []spec.Operand{squares}})
+		add(optimizer.GradNorm{}, graph.Call{In: []spec.Operand{hyper, squares}, Out: []spec.Operand{norm}})
 		adamW, moments := []spec.Operand{hyper, norm, wide, half, wide, wide}, []spec.Operand{wide, wide}
 		wide, half = operand(tensor.Float32, 7), operand(dtypes[s.Type], 7)
 		adamW, moments = append(adamW, wide, half, wide, wide), append(moments, wide, wide)

@@ -44,7 +44,7 @@ func newAdamW[T cpu.Float](t testing.TB, decay, muon string, workers int, shapes
 	}
 	hyper := arg(tensor.Float64, tensor.Shape{optimizer.HyperLen}, cpu.NewBuf(a.hyper))
 	norm := arg(tensor.Float64, tensor.Shape{1}, cpu.NewBuf(a.norm))
-	grads, adamWArgs, muonArgs := []spec.Arg{hyper}, []spec.Arg{hyper, norm}, []spec.Arg{hyper, norm}
+	grads, adamWArgs, muonArgs := []spec.Arg(nil), []spec.Arg{hyper, norm}, []spec.Arg{hyper, norm}
 	var adamWOut, muonOut []spec.Arg
 	var adamWOp optimizer.AdamW
 	var muonOp optimizer.Muon
@@ -69,7 +69,13 @@ func newAdamW[T cpu.Float](t testing.TB, decay, muon string, workers int, shapes
 			adamWArgs, adamWOut = append(adamWArgs, of...), append(adamWOut, of[2:]...)
 		}
 	}
-	a.bind(t, optimizer.GradNorm{}, grads, []spec.Arg{norm})
+	runs := 0
+	for _, g := range grads {
+		runs += cpu.CeilDiv(g.Elements(), spec.PieceElements)
+	}
+	squares := []spec.Arg{arg(tensor.Float64, []int{runs}, cpu.NewBuf(make([]float64, runs)))}
+	a.bind(t, optimizer.SumSquares{}, grads, squares)
+	a.bind(t, optimizer.GradNorm{}, []spec.Arg{hyper, squares[0]}, []spec.Arg{norm})
 	a.bind(t, adamWOp, adamWArgs, adamWOut)
 	a.bind(t, muonOp, muonArgs, muonOut)
 	a.fill(0, 1, 1)

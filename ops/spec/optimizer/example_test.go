@@ -20,10 +20,8 @@ func operand(shape ...int) spec.Operand {
 func ExampleHyper() {
 	hyper := make([]float64, optimizer.HyperLen)
 	optimizer.Hyper{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Step: 1}.Write(hyper)
-	out, err := optimizer.GradNorm{}.Infer([]spec.Operand{
-		{Dtype: tensor.Float64, Shape: tensor.Shape{optimizer.HyperLen}}, operand(32, 16), operand(16),
-	})
+	out, err := optimizer.SumSquares{}.Infer([]spec.Operand{operand(320, 160), operand(16)})
 	check(err)
-	fmt.Println("learning rate", hyper[0], "norm:", out[0])
-	// Output: learning rate 0.001 norm: float64 (1)
+	fmt.Println("learning rate", hyper[0], "sums of squares:", out[0])
+	// Output: learning rate 0.001 sums of squares: float64 (5)
 }

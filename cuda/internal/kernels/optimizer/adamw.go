@@ -18,8 +18,11 @@ func Entries() []kernels.Entry {
 		return kernels.In(kernels.Any(fixed...), kernels.Any("tensors").Repeated())
 	}
 	return kernels.Entries(
+		kernels.EntryFor[optimizer.SumSquares]{
+			Types: any().Out(kernels.Any("squares")), Guard: guardSumSquares, Launches: sumSquares,
+		},
 		kernels.EntryFor[optimizer.GradNorm]{
-			Types: any("hyper").Out(kernels.Any("norm")), Guard: guardGradNorm, Launches: gradNorm,
+			Types: kernels.In(kernels.Any("hyper", "squares")).Out(kernels.Any("norm")), Launches: gradNorm,
 		},
 		kernels.EntryFor[optimizer.AdamW]{
 			Types: any("hyper", "norm").Out(kernels.Any("moments").Repeated()), Guard: guardAdamW, Launches: adamW,
@@ -53,7 +56,7 @@ type (
 )
 
 // runLen is the length of a run.
-const runLen = 1 << 14
+const runLen = spec.PieceElements
 
 func guardAdamW(c *kernels.Call, op optimizer.AdamW) error {
 	_, _, tensors := optimizer.SplitAdamW(op, c.In)
