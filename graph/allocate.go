@@ -23,6 +23,11 @@ func (m *Machine) allocate() (err error) {
 	if m.stream, err = m.backend.NewStream(); err != nil {
 		return err
 	}
+	if slices.ContainsFunc(m.steps, func(s *step) bool { return s.side }) {
+		if m.second, err = m.backend.NewStream(); err != nil {
+			return err
+		}
+	}
 	m.memory.Place(&m.wholeMemory, 0, bytes)
 	m.memory.Place(&m.work, m.arena, m.workspace)
 	m.works = make([]*cpu.Buf, len(m.steps))

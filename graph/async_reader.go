@@ -131,6 +131,9 @@ func (r *AsyncReader) next() (float64, error) {
 	v, err := r.ring[r.read.Load()%AsyncReaderDepth].Value()
 	r.read.Add(1)
 	if err == nil {
+		err = r.machine.groupError() // it has ended the work early
+	}
+	if err == nil {
 		err = spec.PointAtValue(&r.cell, v, r.arg.Operand)
 	}
 	switch {

@@ -13,14 +13,16 @@ func newPlan(g *G.ExprGraph, o options) (*plan, error) {
 		return nil, err
 	}
 	for _, pass := range []func() error{
-		func() error { return p.lower(g, o.keep) },  // the graph's nodes become steps over values
+		func() error { return p.lower(g, o.keep) }, // the graph's nodes become steps over values
+		p.checkRanks, // collective ops fit the group
 		func() error { return p.markBoundaries(o) }, // what stays in memory for the backward pass
 		p.setTypes, // each value gets its type, casts are steps
 		p.fuse,     // one step replaces several
 		func() error { return p.recomputeBackward(o) }, // the backward pass computes activations again
 		func() error { return p.addGradSums(o) },       // derivatives are summed over runs
+		func() error { return p.addReductions(o) },     // gradients are averaged over ranks
 		func() error { return p.addUpdate(o) },         // the update of weights follows
-		p.joinWeights,                                  // weights that a product reads as one matrix get adjacent places
+		p.joinValues,                                   // values that a kernel takes as one get adjacent places
 		p.dispatch,                                     // each step gets an implementation
 		p.markUpdated,                                  // inputs that steps write to are marked
 		p.layout,                                       // each value gets its place in the arena
@@ -35,7 +37,7 @@ func newPlan(g *G.ExprGraph, o options) (*plan, error) {
 // emptyPlan returns a plan without steps.
 func emptyPlan(o options) (*plan, error) {
 	p := &plan{backend: o.backend, device: o.backend.Device(), policy: *o.policy, constant: o.constant,
-		valueByNode: map[*G.Node]*planValue{}, unfused: map[string]int{}}
+		valueByNode: map[*G.Node]*planValue{}, unfused: map[string]int{}, owners: map[*planValue]int{}}
 	if o.hasGroup && o.group.Size() > 1 {
 		p.group = o.group
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/collective"
 )
 
 // hostName is the implementation of ops that run by their own Do.
@@ -45,10 +46,11 @@ func (p *plan) implement(s *step) error {
 		return p.leaveToHost(s)
 	}
 	s.kernel, s.implementation, s.cost = kernel, impl.Name(), call.Cost()
-	s.ownWork = -1
-	if k, ok := kernel.(KeepsWork); ok && k.KeepsWork() {
+	_, collects := s.spec.(collective.Collective)
+	s.ownWork, s.side = -1, collects && p.group != nil
+	if k, ok := kernel.(KeepsWork); ok && k.KeepsWork() || s.side {
 		s.ownWork = p.ownWork
-		p.ownWork += alignUp(k.WorkBytes(), p.device.Alignment)
+		p.ownWork += alignUp(kernel.WorkBytes(), p.device.Alignment)
 	} else {
 		p.workspace = max(p.workspace, kernel.WorkBytes())
 	}

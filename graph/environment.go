@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/agnivade/levenshtein"
 
@@ -47,6 +48,24 @@ func variables() []variable {
 		{"NSA_FA2_FORCE_VARLEN", refusePacked},
 		{"NSA_SDPA_AUDIT", boolean(func(p *Policy, v bool) { p.Audit = v })},
 		{"NSA_DEBUG_TIMING", boolean(func(p *Policy, v bool) { p.Timing = v })},
+		{"NSA_DDP_BUCKET_MB", func(p *Policy, value string) error {
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 1 || n > 1<<20 {
+				return fmt.Errorf("is %q, want a number of MiB, at least 1", value)
+			}
+			p.BucketBytes = n << 20
+			return nil
+		}},
+		{"NSA_DDP_COMPRESS", func(p *Policy, value string) error {
+			if value != "bf16" && value != "off" {
+				return fmt.Errorf("is %q, want bf16 or off", value)
+			}
+			p.CompressGrads = value == "bf16"
+			return nil
+		}},
+		{"NSA_DDP_TIMEOUT", duration},
+		{"NSA_DDP_FIRST_TIMEOUT", duration},
+		{"NSA_DDP_SECRET", nil},
 		{"NSA_CPU", func(_ *Policy, value string) error {
 			if err := cpu.LevelError(); err != nil { // the level that was read when the program started
 				return fmt.Errorf("is %q: %w", value, err)
@@ -91,6 +110,14 @@ func boolean(set func(p *Policy, v bool)) func(*Policy, string) error {
 		}
 		return nil
 	}
+}
+
+// duration checks a duration that package dist reads.
+func duration(_ *Policy, value string) error {
+	if d, err := time.ParseDuration(value); err != nil || d <= 0 {
+		return fmt.Errorf("is %q, want a duration such as 30s", value)
+	}
+	return nil
 }
 
 // refusePacked reads a boolean and refuses true, which asks for packed documents in a graph without their boundaries.

@@ -15,11 +15,12 @@ func (p *plan) layout() error {
 			v.last = i
 		}
 	}
+	p.extendSides()
 	var regions []*region
 	end := len(p.steps) // after the last step: where kept values are handed out
 	for i, s := range p.steps {
 		for _, v := range s.out {
-			if v.region == nil && (v.kind == fromKernel || v.kernelReads && !p.device.Host) { // two steps write a sum
+			if v.region == nil && (v.kind == fromKernel || v.kind == fromHost && v.kernelReads && !p.device.Host) { // two steps write a sum
 				v.region = &region{bytes: v.arg.Operand.Bytes(), first: i, last: v.last}
 				if v.persists {
 					v.region.first = 0
@@ -53,6 +54,26 @@ func (p *plan) layout() error {
 		}
 	}
 	return nil
+}
+
+// extendSides keeps the operands of a step in the second stream until the first step that reads a result of it, which
+// waits for it, or to the end.
+func (p *plan) extendSides() {
+	for i, s := range p.steps {
+		if !s.side {
+			continue
+		}
+		until := len(p.steps)
+		for j := len(p.steps) - 1; j > i; j-- {
+			reader := p.steps[j]
+			if slices.ContainsFunc(s.out, func(v *planValue) bool { return slices.Contains(reader.in, v) }) {
+				until, reader.joins = j, true
+			}
+		}
+		for _, v := range slices.Concat(s.in, s.out) {
+			v.last = max(v.last, until)
+		}
+	}
 }
 
 func (r *region) overlaps(o *region) bool { return r.first <= o.last && o.first <= r.last }

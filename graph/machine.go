@@ -31,11 +31,20 @@ import (
 // one has computed there, call Synchronize of the other one first.
 type Machine struct {
 	*plan
-	use      exclusive
-	closed   atomic.Bool
-	opts     options
-	owned    bool   // the machine made the backend: Close closes it
-	stream   Stream // nil for a machine that NewMachine has not made
+	use    exclusive
+	closed atomic.Bool
+	opts   options
+	owned  bool   // the machine made the backend: Close closes it
+	stream Stream // nil for a machine that NewMachine has not made
+	second Stream // of collectives, beside the stream; nil without them
+	forked bool   // the stream has not waited for the second one
+
+	// of a group
+	collected bool // the run has collective steps
+	comparing bool // the run compares the weights of the ranks
+	updated   int  // number of Steps that have succeeded
+	marks     []*runMark
+
 	readers  []*AsyncReader
 	segments []segment // those of the prologue come first, if there is one
 
@@ -123,6 +132,10 @@ func (m *Machine) begin() error {
 		m.use.end()
 		return errMachineClosed
 	}
+	if err := m.groupError(); err != nil {
+		m.use.end()
+		return fmt.Errorf("graph: machine: %w", err)
+	}
 	return nil
 }
 
@@ -131,7 +144,9 @@ type segment struct {
 	from, to int // steps
 	kernels  bool
 	sums     bool // some steps begin sums or add to them
+	reduces  bool // some steps average gradients over ranks
 	updates  bool // some steps are of the update
+	compares bool // all steps sum weights, to compare them with other ranks
 
 	recordings [4]recording
 }

@@ -29,6 +29,9 @@ func NewMachine(g *G.ExprGraph, opts ...Option) (_ *Machine, err error) {
 // build makes the plan and what the machine needs to run it.
 func (m *Machine) build(g *G.ExprGraph) (err error) {
 	if m.plan, err = newPlan(g, m.opts); err != nil {
+		return m.failGroup(err)
+	}
+	if err := m.agree(); err != nil {
 		return err
 	}
 	if err := m.allocate(); err != nil { // kernels get memory, constants are uploaded
@@ -60,14 +63,17 @@ func (m *Machine) Close() error {
 	}
 	var errs []error
 	if m.stream != nil {
-		errs = append(errs, m.stream.Synchronize())
+		errs = append(errs, m.join(), m.stream.Synchronize())
 		for i := range m.segments {
 			errs = append(errs, m.segments[i].drop())
 		}
 		for _, r := range m.readers {
 			errs = append(errs, r.free())
 		}
-		errs = append(errs, m.stream.Close())
+		if m.second != nil {
+			errs = append(errs, m.second.Close())
+		}
+		errs = append(errs, m.stream.Close(), m.closeMarks())
 	}
 	m.segments, m.readers = nil, nil
 	for i := range m.state {

@@ -11,6 +11,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/collective"
 	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
 )
 
@@ -40,17 +41,26 @@ func WithOptimizer(opt Optimizer, weights ...*G.Node) Option {
 // are the weights' derivatives.
 func WithGradients(grads ...*G.Node) Option { return func(o *options) { o.gradients = grads } }
 
+// WithShardedStates shares the work of WithOptimizer among the ranks of WithGroup (ZeRO stage 1, arXiv 1910.02054): a
+// rank has the moments of some weights, reduces their gradients, changes these weights and broadcasts them. Results
+// have the same bits as without the option on a device that adds the ranks in one order, as all do for two ranks. In a
+// Step the other ranks' gradients become zeros.
+func WithShardedStates() Option { return func(o *options) { o.sharded = true } }
+
 // trainedWeight is a weight that the plan changes.
 type trainedWeight struct {
 	value, grad *planValue
 	copy        *planValue // in half precision; nil for none
 	muon, decay bool
+	owner       int // the rank that changes it; without WithShardedStates this rank
 }
 
 // moment is a moving average of a weight's gradient or of its square, in the weight's shape and type.
 type moment struct {
 	name  string
-	value *planValue
+	of    *planValue // the weight
+	owner int        // the rank that has it
+	value *planValue // nil on other ranks
 }
 
 // update is what a plan has for WithOptimizer.
@@ -59,6 +69,7 @@ type update struct {
 	norm    *planValue // of the gradients
 	weights []trainedWeight
 	moments []moment
+	squares *planValue // of the weights, to compare them with other ranks; nil without WithGroup
 }
 
 // addUpdate adds the steps of WithOptimizer.
@@ -82,50 +93,112 @@ func (p *plan) addUpdate(o options) error {
 	add := func(s spec.Spec, in, out []*planValue) {
 		p.steps = append(p.steps, &step{node: u.weights[0].value.node, spec: s, in: in, out: out, phase: updates})
 	}
-	var grads []*planValue
+	var weights, grads []*planValue
 	for _, w := range u.weights {
-		grads = append(grads, w.grad)
+		weights, grads = append(weights, w.value), append(grads, w.grad)
 	}
-	sums, err := optimizer.SumSquares{}.Infer(typesOf(grads))
+	squares, err := p.sumSquares("squares of the gradients", grads)
 	if err != nil {
 		return fmt.Errorf("WithOptimizer: %w", err)
 	}
-	squares := p.newValue(nil, "squares of the gradients", fromKernel, sums[0])
 	add(optimizer.SumSquares{}, grads, []*planValue{squares})
+	if o.sharded && p.group != nil { // those of other ranks' gradients are zero here
+		add(collective.AllReduce{Ranks: p.group.Size()}, []*planValue{squares}, []*planValue{squares})
+	}
 	add(optimizer.GradNorm{}, []*planValue{u.hyper, squares}, []*planValue{u.norm})
 	for i := range 4 {
-		muon, copies := i >= 2, i%2 == 1
-		in, out, decay := []*planValue{u.hyper, u.norm}, []*planValue(nil), ""
-		for _, w := range u.weights {
-			if w.muon != muon || (w.copy != nil) != copies {
-				continue
-			}
-			decay += map[bool]string{false: "0", true: "1"}[w.decay]
-			in = append(in, w.value, w.grad)
-			for _, prefix := range []string{"first.", "second."}[:map[bool]int{false: 2, true: 1}[muon]] {
-				m := p.newValue(nil, prefix+w.value.node.Name(), fromKernel, w.value.arg.Operand)
-				m.persists = true
-				u.moments = append(u.moments, moment{m.name, m})
-				in, out = append(in, m), append(out, m)
-			}
-			if copies {
-				in, out = append(in, w.copy), append(out, w.copy)
-			}
+		p.addUpdateOf(u, i >= 2, i%2 == 1, add)
+	}
+	if p.group != nil {
+		if o.sharded {
+			p.shareWeights(u, add)
 		}
-		half := tensor.Dtype{}
-		if copies {
-			half = p.half
+		if u.squares, err = p.sumSquares("squares of the weights", weights); err != nil {
+			return fmt.Errorf("WithOptimizer: %w", err)
 		}
-		switch {
-		case decay == "":
-		case muon:
-			add(optimizer.Muon{Decay: decay, Copies: half}, in, out)
-		default:
-			add(optimizer.AdamW{Decay: decay, Copies: half}, in, out)
-		}
+		u.squares.persists = true
+		add(optimizer.SumSquares{}, weights, []*planValue{u.squares})
+		p.steps[len(p.steps)-1].phase = compares
 	}
 	p.update = u
 	return nil
+}
+
+// sumSquares returns a value for the result of optimizer.SumSquares.
+func (p *plan) sumSquares(name string, in []*planValue) (*planValue, error) {
+	out, err := optimizer.SumSquares{}.Infer(typesOf(in))
+	if err != nil {
+		return nil, err
+	}
+	return p.newValue(nil, name, fromKernel, out[0]), nil
+}
+
+// addUpdateOf adds the step for the weights that change by Muon or by AdamW, with half-precision copies or without, and
+// their moments.
+func (p *plan) addUpdateOf(u *update, muon, copies bool, add func(s spec.Spec, in, out []*planValue)) {
+	in, out, decay := []*planValue{u.hyper, u.norm}, []*planValue(nil), ""
+	for _, w := range u.weights {
+		if w.muon != muon || (w.copy != nil) != copies {
+			continue
+		}
+		own := w.owner == p.rank()
+		if own {
+			decay += map[bool]string{false: "0", true: "1"}[w.decay]
+			in = append(in, w.value, w.grad)
+		}
+		for _, prefix := range []string{"first.", "second."}[:map[bool]int{false: 2, true: 1}[muon]] {
+			m := moment{name: prefix + w.value.node.Name(), of: w.value, owner: w.owner}
+			if own {
+				m.value = p.newValue(nil, m.name, fromKernel, w.value.arg.Operand)
+				m.value.persists = true
+				in, out = append(in, m.value), append(out, m.value)
+			}
+			u.moments = append(u.moments, m)
+		}
+		if own && copies {
+			in, out = append(in, w.copy), append(out, w.copy)
+		}
+	}
+	half := tensor.Dtype{}
+	if copies {
+		half = p.half
+	}
+	switch {
+	case decay == "":
+	case muon:
+		add(optimizer.Muon{Decay: decay, Copies: half}, in, out)
+	default:
+		add(optimizer.AdamW{Decay: decay, Copies: half}, in, out)
+	}
+}
+
+// shareWeights adds the broadcasts of weights by the ranks that have changed them, and casts for the half-precision
+// copies of other ranks' weights.
+func (p *plan) shareWeights(u *update, add func(s spec.Spec, in, out []*planValue)) {
+	for rank := range p.group.Size() {
+		var of []*planValue
+		for _, w := range u.weights {
+			if w.owner == rank {
+				of = append(of, w.value)
+			}
+		}
+		if of != nil {
+			add(collective.Broadcast{Ranks: p.group.Size(), Root: rank}, of, of)
+		}
+	}
+	for _, w := range u.weights {
+		if w.copy != nil && w.owner != p.rank() {
+			add(spec.Cast{To: p.half}, []*planValue{w.value}, []*planValue{w.copy})
+		}
+	}
+}
+
+// rank returns the rank of this machine in its group, 0 without one.
+func (p *plan) rank() int {
+	if p.group == nil {
+		return 0
+	}
+	return p.group.Rank()
 }
 
 // trainedWeights finds the weights of WithOptimizer and their gradients.
@@ -153,9 +226,12 @@ func (p *plan) trainedWeights(o options) (u *update, err error) {
 		if o.gradients != nil {
 			grad = o.gradients[i]
 		}
-		w := trainedWeight{value: v, grad: p.valueByNode[grad], copy: p.halfCopies.byInput[n]}
+		w := trainedWeight{value: v, grad: p.valueByNode[grad], copy: p.halfCopies.byInput[n], owner: p.rank()}
 		if w.grad == nil {
 			return nil, fmt.Errorf("%s has no gradient in the graph", describe(n))
+		}
+		if o.sharded && p.group != nil {
+			w.owner = p.owners[w.grad]
 		}
 		if g := w.grad.arg.Operand; graphType(g.Dtype) != v.arg.Dtype || !g.Shape.Eq(v.arg.Shape) {
 			return nil, fmt.Errorf("the gradient of %s is %v, want %v", n.Name(), g, v.arg.Operand)

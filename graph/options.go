@@ -34,6 +34,7 @@ type options struct {
 	hasOptimizer       bool // WithOptimizer
 	group              Group
 	hasGroup           bool // WithGroup
+	sharded            bool // WithShardedStates
 	weights, gradients G.Nodes
 }
 

@@ -26,12 +26,13 @@ type plan struct {
 	reads       []read
 	steps       []*step
 
-	update        *update        // by addUpdate: nil without WithOptimizer
-	halfCopies    halfCopies     // by setTypes
-	prologue      int            // by setTypes: number of first steps that cast inputs and constants
-	removedCopies G.Nodes        // by fuse: copies without a step, because their readers read the original
-	unfused       map[string]int // by fuse: number of refusals by the backend, by rule and reason
-	contiguous    [][]*planValue // by joinWeights: lists of values that are contiguous in memory
+	owners        map[*planValue]int // by addReductions, of gradients: the rank that reduces them
+	update        *update            // by addUpdate: nil without WithOptimizer
+	halfCopies    halfCopies         // by setTypes
+	prologue      int                // by setTypes: number of first steps that cast inputs and constants
+	removedCopies G.Nodes            // by fuse: copies without a step, because their readers read the original
+	unfused       map[string]int     // by fuse: number of refusals by the backend, by rule and reason
+	contiguous    [][]*planValue     // by joinWeights: lists of values that are contiguous in memory
 
 	arena, arenaMin    int // by layout: bytes
 	workspace, ownWork int // by dispatch: bytes of work memory that kernels share, and that they have to themselves
@@ -84,8 +85,11 @@ type step struct {
 	rule     string  // by fuse: the rule that made it
 	replaces G.Nodes // by fuse: the nodes whose steps it replaces
 
-	recomputed bool     // by recomputeBackward: the step repeats one of the forward pass
-	phase      sumPhase // by addGradSums: in which runs it runs
+	recomputed bool  // by recomputeBackward: the step repeats one of the forward pass
+	phase      phase // by the pass that has added it: in which runs it runs
+
+	side  bool // by dispatch: it runs in the second stream
+	joins bool // by layout: it reads what a step in the second stream writes
 
 	implementation string // by dispatch, as the fields below
 	kernel         Kernel // nil for an op on the host
@@ -179,8 +183,17 @@ type region struct {
 	offset      int // from placeRegions
 }
 
-// sumPhase says in which runs a step runs.
-type sumPhase int
+// phase says in which runs a step runs.
+type phase int
+
+const (
+	always       phase = iota
+	beginsSum          // in runs that begin the sums: it writes the derivative to its sum
+	continuesSum       // in all other runs: it adds the derivative to its sum
+	reduces            // in a Step: it averages gradients over ranks
+	updates            // in a Step, behind all other steps: it changes weights
+	compares           // in some Steps, behind the updates: it sums weights, to compare them with other ranks
+)
 
 // newHalfCopies returns the copies that setTypes has found. casts are the casts of weights.
 func newHalfCopies(byInput map[*G.Node]*planValue, casts []*step) halfCopies {

@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -35,6 +36,12 @@ type Policy struct {
 	// fraction, but an activation above 65504 becomes Inf. Training stays in BF16, because gradients in FP16 need a loss
 	// scale.
 	PreferFP16 bool
+
+	// BucketBytes is the size from which a bucket of gradients is full, for WithGroup; 0 means 25 MiB.
+	BucketBytes int
+	// CompressGrads makes the ranks of WithGroup send gradients of float32 as bfloat16. The sums are float32 where the
+	// device can.
+	CompressGrads bool
 
 	// Audit logs each call of an attention op: its implementation, and why the preferred ones were refused.
 	Audit bool
@@ -96,8 +103,13 @@ func (p Policy) check() error {
 			return fmt.Errorf("policy: MinKeys is %d, want at least 0", b.MinKeys)
 		}
 	}
+	if p.BucketBytes < 0 {
+		return fmt.Errorf("policy: BucketBytes is %d, want at least 0", p.BucketBytes)
+	}
 	return nil
 }
+
+func (p Policy) bucketBytes() int { return cmp.Or(p.BucketBytes, 25<<20) }
 
 // Precision is the type in which a machine stores the activations of a float32 graph. It belongs to the machine, not to
 // the graph: inputs, and the values of nodes after a run, always have the graph's types.

@@ -12,7 +12,7 @@ func (m *Machine) recording(s *segment) *recording {
 	if m.beginsSums && s.sums {
 		i = 1
 	}
-	if m.stepping && s.updates {
+	if m.stepping && (s.reduces || s.updates) {
 		i += 2
 	}
 	return &s.recordings[i]
@@ -40,14 +40,17 @@ func (r *recording) drop() error {
 // addToSegments adds step i to the last segment, or begins one with it.
 func (m *Machine) addToSegments(i int) {
 	s := m.steps[i]
-	kernels, sums, update := s.kernel != nil, s.phase == beginsSum || s.phase == continuesSum, s.phase == updates
-	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels && i != m.prologue &&
-		i != len(m.halfCopies.casts) && (!update || m.segments[n-1].updates || !m.storesFirst) {
+	next := segment{from: i, to: i + 1, kernels: s.kernel != nil, sums: s.phase == beginsSum || s.phase == continuesSum,
+		reduces: s.phase == reduces, updates: s.phase == updates, compares: s.phase == compares}
+	if n := len(m.segments); n > 0 && next.kernels && m.segments[n-1].kernels && i != m.prologue &&
+		i != len(m.halfCopies.casts) && (!next.updates || m.segments[n-1].updates || !m.storesFirst) &&
+		next.compares == m.segments[n-1].compares {
 		last := &m.segments[n-1]
-		last.to, last.sums, last.updates = i+1, last.sums || sums, last.updates || update
+		last.to, last.sums, last.reduces, last.updates = i+1, last.sums || next.sums, last.reduces || next.reduces,
+			last.updates || next.updates
 		return
 	}
-	m.segments = append(m.segments, segment{from: i, to: i + 1, kernels: kernels, sums: sums, updates: update})
+	m.segments = append(m.segments, next)
 }
 
 // runSegment runs the steps of s.
@@ -64,25 +67,59 @@ func (m *Machine) runSegment(s *segment) error {
 			m.afterStep(i)
 		}
 	}
-	return nil
+	return m.join()
 }
 
 // runStep runs step i.
 func (m *Machine) runStep(i int) (err error) {
 	m.running = m.steps[i]
 	if k := m.running.kernel; k == nil {
-		err = m.runOnHost(m.running)
+		if err = m.join(); err == nil {
+			err = m.runOnHost(m.running)
+		}
 	} else if err = k.Prepare(m.stream, m.works[i]); err == nil {
-		err = k.Launch(m.stream, m.works[i])
+		err = m.launch(i)
+	}
+	if err == nil && m.afterStep != nil { // it times the step
+		err = m.join()
 	}
 	if err == nil && m.opts.watches() {
-		err = m.watchResult(m.running)
+		if err = m.join(); err == nil {
+			err = m.watchResult(m.running)
+		}
 	}
 	if err == nil {
 		m.logStep(m.running)
 		m.count(i)
 	}
 	return err
+}
+
+// launch launches the kernel of step i, in its stream and after what it reads.
+func (m *Machine) launch(i int) error {
+	s := m.steps[i]
+	if s.side {
+		if err := m.second.After(m.stream); err != nil {
+			return err
+		}
+		m.forked, m.collected = true, true
+		return s.kernel.Launch(m.second, m.works[i])
+	}
+	if s.joins {
+		if err := m.join(); err != nil {
+			return err
+		}
+	}
+	return s.kernel.Launch(m.stream, m.works[i])
+}
+
+// join makes the stream wait for the second one.
+func (m *Machine) join() error {
+	if !m.forked {
+		return nil
+	}
+	m.forked = false
+	return m.stream.After(m.second)
 }
 
 // replaySegment replays s. It first records it unless there is a recording for the current addresses.
@@ -109,6 +146,7 @@ func (m *Machine) replaySegment(s *segment) error {
 	for i, step := range steps {
 		if !m.skips(step) {
 			m.count(s.from + i)
+			m.collected = m.collected || step.side
 		}
 		m.releaseDead(step)
 	}
@@ -137,11 +175,14 @@ func (m *Machine) record(s *segment, r *recording) (err error) {
 		if m.skips(step) {
 			continue
 		}
-		if err := step.kernel.Launch(m.stream, m.works[s.from+i]); err != nil {
+		if err := m.launch(s.from + i); err != nil {
 			return err
 		}
 	}
 	m.running = nil
+	if err := m.join(); err != nil {
+		return err
+	}
 	launched = true
 	replay, err := m.stream.EndCapture()
 	if err != nil {

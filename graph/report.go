@@ -110,7 +110,7 @@ func (p *plan) report(counts []int64) Plan {
 			if v.region != nil {
 				o.Offset = v.region.offset
 			}
-			if v.region != nil && s.phase != continuesSum && s.phase != updates { // the step before writes the same sum
+			if v.region != nil && s.phase != continuesSum && s.phase != reduces && s.phase != updates { // the step before writes the same sum
 				r.Results += alignUp(v.region.bytes, p.device.Alignment)
 			}
 			if v.kind == fromHost {
@@ -132,7 +132,9 @@ func (p *plan) report(counts []int64) Plan {
 	r.HalfCopies = p.halfCopies.bytes()
 	if p.update != nil {
 		for _, m := range p.update.moments {
-			r.Moments += m.value.arg.Operand.Bytes()
+			if m.value != nil {
+				r.Moments += m.value.arg.Operand.Bytes()
+			}
 		}
 	}
 	return r

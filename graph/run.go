@@ -36,7 +36,7 @@ func (m *Machine) runOnce() (err error) {
 	defer func() {
 		clear(m.hostMem.owned) // what a run that failed, or an op that left its memory unused, has not released
 		if err != nil {
-			err = errors.Join(m.runError(err), m.restoreHeaders())
+			err = errors.Join(m.failGroup(m.runError(err)), m.restoreHeaders())
 		}
 		if begun {
 			m.opts.optimizer.End(err)
@@ -45,6 +45,7 @@ func (m *Machine) runOnce() (err error) {
 	defer recoverAsError(&err)
 	m.running = nil
 	m.run++
+	m.comparing = m.stepping && m.group != nil && m.updated%compareEvery == 0
 	// RunAll casts again: a solver of Gorgonia may have changed the weights. Step may trust the copies.
 	skipCasts := m.halfUpToDate.Load() && (m.stepping || m.halfCopies.allConstant)
 	m.halfUpToDate.Store(false) // until the run has succeeded
@@ -75,10 +76,18 @@ func (m *Machine) runOnce() (err error) {
 	if err := m.runSegments(skipCasts && !moved); err != nil {
 		return err
 	}
+	if err := m.watchRun(); err != nil {
+		return err
+	}
 	m.beginsSums = false // if checkNorm or storeResults fails, the sums are undefined until ZeroGrads
 	m.running = nil
 	if m.stepping {
 		if err := m.checkNorm(); err != nil {
+			return err
+		}
+	}
+	if m.comparing {
+		if err := m.compareWeights(); err != nil {
 			return err
 		}
 	}
@@ -93,7 +102,10 @@ func (m *Machine) runOnce() (err error) {
 	m.beginsSums = m.stepping // a step ends the sums
 	m.halfUpToDate.Store(m.halfCopies.allConstant || m.stepping && m.update.writesAllCopies(&m.halfCopies))
 	m.warm = true
-	return nil
+	if m.stepping {
+		m.updated++
+	}
+	return m.groupError()
 }
 
 // loadInputs loads the values that are bound to the inputs. It reports whether an address that kernels read has
@@ -123,6 +135,7 @@ func (m *Machine) runSegments(skipCasts bool) error {
 			}
 		}
 		switch {
+		case s.compares && !m.comparing:
 		case skipCasts && m.halfCopies.castsOnly(s.to):
 		case s.kernels && m.opts.capture && m.warm && !m.device.Host && !m.opts.watches():
 			err = m.replaySegment(s)
@@ -172,6 +185,9 @@ func (m *Machine) Synchronize() error {
 	if err := m.stream.Synchronize(); err != nil {
 		m.running = nil
 		return m.runError(err)
+	}
+	if err := m.groupError(); err != nil {
+		return fmt.Errorf("graph: machine: %w", err)
 	}
 	return nil
 }

@@ -64,6 +64,10 @@ func (m *Machine) checkNorm() error {
 	if i := slices.IndexFunc(m.update.weights, notFinite); i >= 0 {
 		return fmt.Errorf("%w: their global norm is %v, from %s", ErrNotFinite, norm, m.update.weights[i].value.node.Name())
 	}
+	if m.opts.sharded && m.group != nil {
+		return fmt.Errorf("%w: their global norm is %v, from a weight of another rank, or the sum of squares overflows",
+			ErrNotFinite, norm)
+	}
 	return fmt.Errorf("%w: their global norm is %v: the sum of squares overflows", ErrNotFinite, norm)
 }
 
@@ -101,12 +105,13 @@ type OptimizerState struct {
 func (s *OptimizerState) Moments() map[string]spec.Operand {
 	list := map[string]spec.Operand{}
 	for _, x := range s.m.update.moments {
-		list[x.name] = x.value.arg.Operand
+		list[x.name] = x.of.arg.Operand
 	}
 	return list
 }
 
-// Read returns copies of all moments. It waits for the work of all runs so far.
+// Read returns copies of all moments. It waits for the work of all runs so far. With WithShardedStates all ranks call
+// it together.
 func (s *OptimizerState) Read() (map[string]*tensor.Dense, error) {
 	if err := s.m.begin(); err != nil {
 		return nil, err
@@ -114,18 +119,44 @@ func (s *OptimizerState) Read() (map[string]*tensor.Dense, error) {
 	defer s.m.use.end()
 	list := map[string]*tensor.Dense{}
 	for _, x := range s.m.update.moments {
-		host := spec.NewValue(x.value.arg.Operand)
+		host := spec.NewValue(x.of.arg.Operand)
 		d, ok := host.(*tensor.Dense)
 		if !ok { // a scalar
-			d = tensor.New(tensor.Of(x.value.arg.Dtype), tensor.WithShape())
+			d = tensor.New(tensor.Of(x.of.arg.Dtype), tensor.WithShape())
 			host = d
 		}
-		if err := s.m.stream.Download(host, x.value.arg); err != nil {
+		if err := s.read(x, host); err != nil {
 			return nil, fmt.Errorf("%s: %w", x.name, err)
 		}
 		list[x.name] = d
 	}
-	return list, s.m.stream.Synchronize()
+	return list, errors.Join(s.m.stream.Synchronize(), s.m.groupError())
+}
+
+// read copies a moment, of this rank or another one, to host.
+func (s *OptimizerState) read(x moment, host G.Value) error {
+	if !s.m.opts.sharded || s.m.group == nil {
+		return s.m.stream.Download(host, x.value.arg)
+	}
+	var cell cpu.Buf
+	if err := spec.PointAtValue(&cell, host, x.of.arg.Operand); err != nil {
+		return err
+	}
+	var own []byte
+	if x.value != nil {
+		if err := errors.Join(s.m.stream.Download(host, x.value.arg), s.m.stream.Synchronize()); err != nil {
+			return err
+		}
+		own = hostBytes(&cell)
+	}
+	all, err := s.m.group.AllGather(x.name, own)
+	if err != nil {
+		return err
+	}
+	if theirs := all[x.owner]; copy(hostBytes(&cell), theirs) != cell.Bytes() {
+		return fmt.Errorf("rank %d sent %d bytes, want %d", x.owner, len(theirs), cell.Bytes())
+	}
+	return nil
 }
 
 // Write copies values of all moments to the machine.
@@ -138,6 +169,9 @@ func (s *OptimizerState) Write(moments map[string]*tensor.Dense) error {
 		v := moments[x.name]
 		if v == nil {
 			return fmt.Errorf("no tensor %s", x.name)
+		}
+		if x.value == nil { // another rank's
+			continue
 		}
 		if err := s.m.stream.Upload(x.value.arg, v); err != nil {
 			return fmt.Errorf("%s: %w", x.name, err)

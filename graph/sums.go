@@ -10,13 +10,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
-const (
-	always       sumPhase = iota
-	beginsSum             // in runs that begin the sums: it writes the derivative to its sum
-	continuesSum          // in all other runs: it adds the derivative to its sum
-	updates               // in a Step
-)
-
 // addGradSums adds a sum for each derivative. It lasts from run to run, and the derivative's node shows it. After the
 // step that computes a derivative come two steps: one begins the sum, one adds to it. A run executes one of the two. So
 // no memory has to be set to zero, and the derivative itself does not stay in memory.

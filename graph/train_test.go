@@ -239,7 +239,7 @@ func TestUpdateInThePlan(t *testing.T) {
 	}
 	require.Equal(t, weights, p.Moments, "one moment of each weight")
 	for i, x := range p.Steps {
-		require.EqualValues(t, map[bool]int{false: 3, true: 2}[i >= len(p.Steps)-2], x.Runs, x.Op)
+		require.EqualValues(t, map[bool]int{false: 3, true: 2}[i >= len(p.Steps)-3], x.Runs, x.Op)
 	}
 	require.Contains(t, p.String(), "gradient norm")
 	require.Len(t, testutil.Must(m.ProfileStep())(t), len(p.Steps))

@@ -16,7 +16,7 @@ func (p *plan) markUpdated() error {
 			continue
 		}
 		for _, i := range u.UpdatedInputs() {
-			if s.phase == updates { // the last steps: all other readers have read it
+			if s.phase >= updates { // the last steps: all other readers have read it
 				continue
 			}
 			if err := p.markUpdatedInput(s, s.in[i]); err != nil {
