@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/collective"
 	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
@@ -128,12 +129,16 @@ func written[S spec.Spec](f *fuser, v *planValue) (s *step, spec S, ok bool) {
 }
 
 // removeCopies removes steps that copy a result of an op of package ops: readers of the copy read the original.
-// Gradients of sums are such copies, because Gorgonia's machines work in place; steps of a plan do not. Copies that are
-// kept stay. So do copies of values that may be views, on which some of Gorgonia's ops are wrong. The bits are the
-// same.
+// Gradients of sums are such copies, because Gorgonia's machines work in place; steps of a plan do not. So are
+// collectives of one rank. Copies that are kept stay. So do copies of values that may be views, on which some of
+// Gorgonia's ops are wrong. The bits are the same.
 func (f *fuser) removeCopies(s *step) error {
-	switch s.spec.(type) {
+	switch op := s.spec.(type) {
 	case pointwise.AddGrad:
+	case collective.Collective:
+		if ranks, _ := op.Of(); ranks > 1 {
+			return nil
+		}
 	case pointwise.Add:
 		if len(s.in) > 1 {
 			return nil

@@ -3,6 +3,7 @@ package graph_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/fakedevice"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // ranks are groups among goroutines.
@@ -102,6 +104,9 @@ func (r *rank) Err() error {
 	return r.err
 }
 
+// building is held while ranks build graphs: Gorgonia's functions share constants.
+var building sync.Mutex
+
 // onRanks calls f for each of n ranks, each in a goroutine of its own, and returns their errors.
 func onRanks(n int, f func(graph.Group) error) error {
 	errs := make([]error, n)
@@ -126,6 +131,8 @@ type regression struct {
 }
 
 func newRegression(rows int) (n regression, err error) {
+	building.Lock()
+	defer building.Unlock()
 	g := G.NewGraph()
 	n.graph = g
 	matrix := func(name string, from int, scale float64, rows, cols int) *G.Node {
@@ -247,4 +254,193 @@ func TestRanksTrainAsOne(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestRanksAddMicroBatches: the gradients of several runs are averaged once, in the Step.
+func TestRanksAddMicroBatches(t *testing.T) {
+	for _, device := range []bool{false, true} {
+		weights := make([][]float64, 2)
+		require.NoError(t, onRanks(2, func(g graph.Group) error {
+			n, err := newRegression(3)
+			if err != nil {
+				return err
+			}
+			b := graph.NewCPU(1)
+			if device {
+				b = fakedevice.New()
+			}
+			weights[g.Rank()], err = n.accumulate(g, b, 4)
+			return err
+		}))
+		one := testutil.Must(newRegression(3))(t)
+		want := testutil.Must(one.accumulate(nil, graph.NewCPU(1), 8))(t)
+		testutil.Within(t, "weights", weights[0], want, 1e-12)
+		require.Equal(t, weights[0], weights[1])
+	}
+}
+
+// accumulate returns the weights after three steps of so many micro-batches; two ranks share eight.
+func (n regression) accumulate(g graph.Group, b graph.Backend, micro int) ([]float64, error) {
+	solver, err := optim.NewAdamW(optim.WithLR(0.02), optim.WithBackend(b))
+	if err != nil {
+		return nil, err
+	}
+	moved, err := graph.MoveInputs(b, n.weights...)
+	if err != nil {
+		return nil, err
+	}
+	opts, rank := []graph.Option{graph.WithBackend(b), graph.WithGradSums(), graph.WithCapture(),
+		graph.WithOptimizer(solver, n.weights...)}, 0
+	if g != nil {
+		opts, rank = append(opts, graph.WithGroup(g)), g.Rank()
+	}
+	m, err := graph.NewMachine(n.graph, opts...)
+	if err != nil {
+		return nil, err
+	}
+	for step := range 3 {
+		if err := solver.SetGradScale(float64(micro)); err != nil {
+			return nil, err
+		}
+		for i := range micro {
+			for j, node := range []*G.Node{n.x, n.y} {
+				to := node.Value().Data().([]float64)
+				copy(to, testutil.Normal(uint64(1000*step+10*(rank*micro+i)+j), len(to)))
+			}
+			run := m.RunAll
+			if i == micro-1 {
+				run = m.Step
+			}
+			if err := run(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := errors.Join(m.Synchronize(), moved.Download()); err != nil {
+		return nil, err
+	}
+	var list []float64
+	for _, w := range n.weights {
+		v, err := graph.HostTensor(w)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, v.Data().([]float64)...)
+	}
+	return list, errors.Join(m.Close(), moved.Close(), solver.Close())
+}
+
+// TestRanksDiffer: ranks with other inputs, other weights or another plan end with an error on all ranks that says so,
+// and so does a rank whose run fails.
+func TestRanksDiffer(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(n *regression)
+		opts   []graph.Option
+		want   string
+	}{
+		"batch": {func(n *regression) { *n, _ = newRegression(5) }, nil,
+			"rank 1 has input x \"float64 (5, 3)\", rank 0 has \"float64 (4, 3)\""},
+		"weights": {func(n *regression) { n.weights[1].Value().Data().([]float64)[3]++ }, nil,
+			"rank 1 has other weights than rank 0 after step 1"},
+		"plan": {func(*regression) {}, []graph.Option{graph.WithShardedStates()}, "rank 1 has plan"},
+		"run": {func(n *regression) { n.x.Value().Data().([]float64)[0] = math.NaN() },
+			[]graph.Option{graph.WithNaNWatch()}, "NaN"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			errs := make([]error, 2)
+			err := onRanks(2, func(g graph.Group) (err error) {
+				n, err := newRegression(4)
+				if err != nil {
+					return err
+				}
+				var opts []graph.Option
+				if g.Rank() == 1 {
+					c.change(&n)
+					opts = c.opts
+				}
+				solver, err := optim.NewAdamW()
+				if err != nil {
+					return err
+				}
+				m, err := graph.NewMachine(n.graph, append(opts, graph.WithGroup(g), graph.WithOptimizer(solver,
+					n.weights...))...)
+				if err == nil {
+					err = errors.Join(m.Step(), m.Close())
+				}
+				errs[g.Rank()] = err
+				return err
+			})
+			require.Error(t, err)
+			for _, err := range errs {
+				require.ErrorContains(t, err, c.want)
+			}
+		})
+	}
+}
+
+// TestOneRankIsNone: a group of one rank changes no plan, and the refusals of groups name the option.
+func TestOneRankIsNone(t *testing.T) {
+	n := testutil.Must(newRegression(4))(t)
+	plan := func(opts ...graph.Option) (string, error) {
+		solver := testutil.Must(optim.NewAdamW())(t)
+		p, err := graph.NewPlan(n.graph, append(opts, graph.WithOptimizer(solver, n.weights...))...)
+		return p.String(), err
+	}
+	without, one := testutil.Must(plan())(t), newRanks(1)[0]
+	require.Equal(t, without, testutil.Must(plan(graph.WithGroup(one)))(t))
+	require.Equal(t, without, testutil.Must(plan(graph.WithGroup(one), graph.WithShardedStates()))(t))
+	two := newRanks(2)[0]
+	_, err := plan(graph.WithGroup(nil))
+	require.ErrorContains(t, err, "the group is nil")
+	_, err = plan(graph.WithGroup(two), graph.WithPolicy(graph.Policy{CompressGrads: true}))
+	require.ErrorContains(t, err, "cpu computes in float32")
+	_, err = graph.NewPlan(n.graph, graph.WithGroup(two), graph.WithGradSums())
+	require.ErrorContains(t, err, "WithGradSums needs WithOptimizer")
+	y := G.Must(ops.AllReduce(n.x, 2))
+	_, err = graph.NewPlan(y.Graph())
+	require.ErrorContains(t, err, "is for 2 ranks, the machine is one of 1: see WithGroup")
+	tape := G.NewTapeMachine(y.Graph())
+	require.ErrorContains(t, tape.RunAll(), "want a graph.Machine with WithGroup")
+	require.NoError(t, tape.Close())
+}
+
+// TestCompressedGradients: gradients in bfloat16 on the wire come near those in float32.
+func TestCompressedGradients(t *testing.T) {
+	var lists [2][]float64
+	for i := range lists {
+		require.NoError(t, onRanks(2, func(g graph.Group) error {
+			building.Lock()
+			net := G.NewGraph()
+			input := func(name string, seed uint64, rows, cols int) *G.Node {
+				v := tensor.New(tensor.WithShape(rows, cols), tensor.WithBacking(testutil.Convert[float32](testutil.Normal(seed,
+					rows*cols))))
+				return G.NewMatrix(net, tensor.Float32, G.WithShape(rows, cols), G.WithName(name), G.WithValue(v))
+			}
+			w := input("w", 1, 8, 8)
+			cost := G.Must(G.Sum(G.Must(G.Square(G.Must(ops.Linear(input("x", uint64(2+g.Rank()), 4, 8), w))))))
+			_, err := graph.Grad(cost, w)
+			building.Unlock()
+			if err != nil {
+				return err
+			}
+			m, err := graph.NewMachine(net, graph.WithGroup(g), graph.WithBackend(fakedevice.NewHalf()),
+				graph.WithPolicy(graph.Policy{CompressGrads: i == 1}))
+			if err != nil {
+				return err
+			}
+			if err := m.RunAll(); err != nil {
+				return err
+			}
+			grad, err := w.Grad()
+			if err != nil {
+				return err
+			}
+			if g.Rank() == 0 {
+				lists[i] = testutil.Convert[float64](grad.Data().([]float32))
+			}
+			return m.Close()
+		}))
+	}
+	require.NotEqual(t, lists[0], lists[1])
+	testutil.Within(t, "gradient", lists[1], lists[0], 0.01)
 }

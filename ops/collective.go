@@ -1,0 +1,40 @@
+package ops
+
+import (
+	"gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/collective"
+)
+
+// AllReduce returns the elementwise sum of x over ranks, in x's shape. The collective ops run on a graph.Machine with
+// WithGroup, whose ranks all run the same ops in the same order. With one rank they are copies, which a graph.Machine leaves out. Each is differentiable:
+// the gradient counts x's part in the results of all ranks.
+func AllReduce(x *gorgonia.Node, ranks int) (*gorgonia.Node, error) {
+	return spec.Apply(collective.AllReduce{Ranks: ranks}, x)
+}
+
+// AllReduceMean returns the elementwise mean of x over ranks, such as the loss of a whole batch: see AllReduce.
+func AllReduceMean(x *gorgonia.Node, ranks int) (*gorgonia.Node, error) {
+	return spec.Apply(collective.AllReduce{Ranks: ranks, Mean: true}, x)
+}
+
+// Reduce returns on the rank root the elementwise sum of x over ranks, on the others zeros: see AllReduce.
+func Reduce(x *gorgonia.Node, root, ranks int) (*gorgonia.Node, error) {
+	return spec.Apply(collective.Reduce{Ranks: ranks, Root: root}, x)
+}
+
+// Broadcast returns the x of the rank root: see AllReduce.
+func Broadcast(x *gorgonia.Node, root, ranks int) (*gorgonia.Node, error) {
+	return spec.Apply(collective.Broadcast{Ranks: ranks, Root: root}, x)
+}
+
+// AllGather returns the x [n,...] of all ranks, one after the other, [ranks*n,...]: see AllReduce.
+func AllGather(x *gorgonia.Node, ranks int) (*gorgonia.Node, error) {
+	return spec.Apply(collective.AllGather{Ranks: ranks}, x)
+}
+
+// ReduceScatter returns this rank's part [n,...] of the elementwise sum of x [ranks*n,...] over ranks: see AllReduce.
+func ReduceScatter(x *gorgonia.Node, ranks int) (*gorgonia.Node, error) {
+	return spec.Apply(collective.ReduceScatter{Ranks: ranks}, x)
+}
