@@ -1,6 +1,9 @@
 package tinylm
 
 import (
+	"cmp"
+	"fmt"
+
 	G "gorgonia.org/gorgonia"
 )
 
@@ -17,6 +20,17 @@ func WithAccumulation() ModelOption { return func(o *modelOptions) { o.accumulat
 type accumulated struct {
 	batches int
 	targets int // those that are not ignored
+	all     int // of SetStepTargets; 0: not told
+}
+
+// SetStepTargets tells the model how many targets of the next step are not ignored, over all micro-batches and all ranks
+// of WithGroup. Without it the ranks count as having equally many.
+func (m *Model) SetStepTargets(n int) error {
+	if m.accumulated == nil || n < 1 {
+		return fmt.Errorf("tinylm: %d targets: want at least 1, and a model built WithGradients and WithGroup or WithAccumulation", n)
+	}
+	m.accumulated.all = n
+	return nil
 }
 
 // NumTargets returns the number of targets of the batch that are not ignored. Loss is the mean over these.
@@ -41,12 +55,16 @@ func (m *Model) countBatch() {
 }
 
 // gradScale returns the number that the solver divides the gradients by: the loss scale times the sum of the batches'
-// weights.
+// weights, in the mean over the ranks.
 func (m *Model) gradScale() float64 {
-	if m.accumulated == nil || m.accumulated.targets == 0 { // without targets all gradients are zero
+	if m.accumulated == nil {
 		return m.lossScale
 	}
-	return m.lossScale * float64(m.accumulated.targets) / float64(len(m.targets))
+	all := cmp.Or(m.accumulated.all, m.ranks*m.accumulated.targets)
+	if all == 0 { // all gradients are zero
+		return m.lossScale
+	}
+	return m.lossScale * float64(all) / float64(m.ranks*len(m.targets))
 }
 
 // dropAccumulated clears the sums, if the model has any, so that the next run starts new ones.

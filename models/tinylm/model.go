@@ -36,7 +36,8 @@ type Model struct {
 	machine     *graph.Machine // vm as a graph.Machine; nil: another VM
 	scale       *G.F32         // of the gradients; nil means 1
 	lossScale   float64        // set by SetLossScale
-	accumulated *accumulated   // nil: without accumulation
+	accumulated *accumulated   // nil: without accumulation, and on one rank
+	ranks       int            // of WithGroup, else 1
 	optimizer   *optim.AdamW   // nil: without WithOptimizer
 }
 
@@ -101,11 +102,14 @@ func (m *Model) build(c Config, b *nn.Builder, o modelOptions) (err error) {
 		return b.Err()
 	}
 	m.learnables = b.Learnables()
-	if o.accumulate {
+	if m.ranks = 1; o.group != nil {
+		m.ranks = o.group.Size()
+	}
+	if o.accumulate || o.grads && m.ranks > 1 {
 		m.accumulated = new(accumulated)
 	}
 	if o.grads {
-		if o.scaled || o.accumulate {
+		if o.scaled || m.accumulated != nil {
 			m.scale, m.lossScale = G.NewF32(1), 1
 			scale := G.NewScalar(m.graph, tensor.Float32, G.WithName("loss scale"), G.WithValue(m.scale))
 			_, err = graph.ScaledGrad(m.loss, scale, m.learnables...)

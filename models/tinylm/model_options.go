@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
 // ModelOption is an option of NewModel.
@@ -23,6 +24,7 @@ type modelOptions struct {
 	scaled       bool
 	accumulate   bool
 	recompute    bool
+	group        graph.Group // nil: none, or one rank
 	packed       bool
 	documents    int
 	vm           func(*Model) (G.VM, error)
@@ -65,6 +67,17 @@ func WithOptimizer(s *optim.AdamW) ModelOption {
 	return func(o *modelOptions) { o.optimizer, o.hasOptimizer, o.grads = s, true, true }
 }
 
+// WithGroup makes the model one of several that train on parts of a batch, one on each rank of g: see graph.WithGroup.
+// The weight of a rank's part is its number of targets that are not ignored, if SetStepTargets tells their number on
+// all ranks. Loss is that of the rank's own part.
+func WithGroup(g graph.Group) ModelOption {
+	return func(o *modelOptions) {
+		if o.graph = append(o.graph, graph.WithGroup(g)); !value.IsNil(g) && g.Size() > 1 {
+			o.group = g
+		}
+	}
+}
+
 // WithMachine passes options on to graph.NewMachine.
 func WithMachine(opts ...graph.Option) ModelOption {
 	return func(o *modelOptions) { o.graph = append(o.graph, opts...) }
@@ -90,7 +103,7 @@ func checkModel(c Config, batch, seq int, opts []ModelOption) (o modelOptions, e
 	case o.packed && (o.documents < batch || o.documents > MaxTokens):
 		err = fmt.Errorf("room for %d documents, want %d to %d", o.documents, batch, MaxTokens)
 	case o.vm != nil && len(o.graph) > 0:
-		err = errors.New("WithVM and WithMachine exclude each other: the options are those of a graph.Machine")
+		err = errors.New("WithVM excludes WithMachine and WithGroup: these are options of a graph.Machine")
 	case o.hasOptimizer && o.optimizer == nil:
 		err = errors.New("the optimizer is nil")
 	case o.vm != nil && (o.accumulate || o.recompute || o.hasOptimizer):

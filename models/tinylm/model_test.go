@@ -60,7 +60,7 @@ func TestModelRefuses(t *testing.T) {
 		{w, 1, 8, []ModelOption{nil}, "model of 1 x 8 tokens: nil option"},
 		{w, 1, 8, []ModelOption{WithMachine(nil)}, "graph: machine: nil option"},
 		{w, 1 << 40, 8, nil, "at most 67108864 tokens"},
-		{w, 1, 8, []ModelOption{WithVM(tape), WithMachine(graph.WithCapture())}, "WithVM and WithMachine"},
+		{w, 1, 8, []ModelOption{WithVM(tape), WithMachine(graph.WithCapture())}, "WithVM excludes WithMachine"},
 	} {
 		require.ErrorContains(t, testutil.Err(NewModel(c.w, c.batch, c.seq, c.opts...)), c.message)
 	}
