@@ -66,6 +66,7 @@ func variables() []variable {
 		{"NSA_DDP_TIMEOUT", duration},
 		{"NSA_DDP_FIRST_TIMEOUT", duration},
 		{"NSA_DDP_SECRET", nil},
+		{"NSA_DDP_PARENT", nil},
 		{"NSA_CPU", func(_ *Policy, value string) error {
 			if err := cpu.LevelError(); err != nil { // the level that was read when the program started
 				return fmt.Errorf("is %q: %w", value, err)

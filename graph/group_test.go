@@ -2,7 +2,6 @@ package graph_test
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"sync"
 	"testing"
@@ -12,97 +11,12 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/dist"
 	"github.com/gorgonia-nsa/nsa/graph/fakedevice"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
-
-// ranks are groups among goroutines.
-type ranks struct {
-	mu    sync.Mutex
-	cond  *sync.Cond
-	size  int
-	round int
-	what  string
-	data  [][]byte
-	all   [][]byte
-	err   error
-	done  chan struct{}
-}
-
-type rank struct {
-	*ranks
-	number int
-}
-
-func newRanks(n int) []graph.Group {
-	r := &ranks{size: n, done: make(chan struct{})}
-	r.cond = sync.NewCond(&r.mu)
-	list := make([]graph.Group, n)
-	for i := range list {
-		list[i] = &rank{r, i}
-	}
-	return list
-}
-
-func (r *rank) Rank() int { return r.number }
-func (r *rank) Size() int { return r.size }
-
-func (r *rank) AllGather(what string, data []byte) ([][]byte, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.data == nil {
-		r.data, r.what = make([][]byte, r.size), what
-	}
-	if r.what != what && r.err == nil {
-		r.err = fmt.Errorf("rank %d came to %s, others to %s", r.number, what, r.what)
-		r.cond.Broadcast()
-	}
-	r.data[r.number] = append([]byte{}, data...)
-	round, missing := r.round, 0
-	for _, d := range r.data {
-		if d == nil {
-			missing++
-		}
-	}
-	if missing == 0 {
-		r.all, r.data = r.data, nil
-		r.round++
-		r.cond.Broadcast()
-	}
-	for r.round == round && r.err == nil {
-		r.cond.Wait()
-	}
-	if r.err != nil {
-		return nil, r.err
-	}
-	var all [][]byte
-	for _, d := range r.all {
-		all = append(all, append([]byte{}, d...))
-	}
-	return all, nil
-}
-
-func (r *rank) Watch(what string, done func() (bool, error)) {}
-
-func (r *rank) Fail(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.err == nil {
-		r.err = fmt.Errorf("rank %d: %w", r.number, err)
-		close(r.done)
-		r.cond.Broadcast()
-	}
-}
-
-func (r *rank) Done() <-chan struct{} { return r.done }
-
-func (r *rank) Err() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.err
-}
 
 // building is held while ranks build graphs: Gorgonia's functions share constants.
 var building sync.Mutex
@@ -111,11 +25,12 @@ var building sync.Mutex
 func onRanks(n int, f func(graph.Group) error) error {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
-	for i, g := range newRanks(n) {
+	for i, g := range dist.Goroutines(n, dist.Options{}) {
 		wg.Go(func() {
 			if errs[i] = f(g); errs[i] != nil {
 				g.Fail(errs[i])
 			}
+			errs[i] = errors.Join(errs[i], g.Close())
 		})
 	}
 	wg.Wait()
@@ -386,10 +301,12 @@ func TestOneRankIsNone(t *testing.T) {
 		p, err := graph.NewPlan(n.graph, append(opts, graph.WithOptimizer(solver, n.weights...))...)
 		return p.String(), err
 	}
-	without, one := testutil.Must(plan())(t), newRanks(1)[0]
+	without, one := testutil.Must(plan())(t), testutil.Closing(dist.Goroutines(1, dist.Options{})[0], nil)(t)
 	require.Equal(t, without, testutil.Must(plan(graph.WithGroup(one)))(t))
 	require.Equal(t, without, testutil.Must(plan(graph.WithGroup(one), graph.WithShardedStates()))(t))
-	two := newRanks(2)[0]
+	two := dist.Goroutines(2, dist.Options{})[0]
+	defer two.Close()
+	defer two.Fail(errors.New("the end"))
 	_, err := plan(graph.WithGroup(nil))
 	require.ErrorContains(t, err, "the group is nil")
 	_, err = plan(graph.WithGroup(two), graph.WithPolicy(graph.Policy{CompressGrads: true}))
