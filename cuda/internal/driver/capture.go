@@ -13,6 +13,17 @@ type Replay struct {
 	graph    Handle
 	exec     Handle // the executable graph
 	launched Launched
+	sides    []*Stream // other streams that the capture has recorded
+}
+
+// leave ends the parts of other streams in the capture.
+func (p *Replay) leave() {
+	for _, s := range p.sides {
+		if s.capture == p {
+			s.leaveCapture()
+		}
+	}
+	p.sides = nil
 }
 
 // BeginCapture makes the stream record enqueued work instead of running it, until EndCapture. During the capture,
@@ -35,7 +46,7 @@ func (s *Stream) Capturing() bool { return s.capture != nil && !s.abandoned }
 
 // EndCapture returns the recorded work, ready to be replayed. After an error the stream is as before BeginCapture.
 func (s *Stream) EndCapture() (*Replay, error) {
-	if !s.Capturing() {
+	if !s.Capturing() || s.side {
 		return nil, s.d.failed("end capture", errors.New("no capture is under way"))
 	}
 	p := s.capture
@@ -44,6 +55,7 @@ func (s *Stream) EndCapture() (*Replay, error) {
 		if err := s.endCapture(); err != nil {
 			return errors.Join(err, s.drop())
 		}
+		p.leave()
 		s.capture, s.abandoned = nil, false
 		return get(s.d, s.d.fn.GraphInstantiateWithFlags, &p.exec, p.graph, 0)
 	})
@@ -69,6 +81,7 @@ func (s *Stream) drop() error {
 		}
 	}
 	p := s.capture
+	p.leave()
 	s.capture, s.abandoned = nil, false
 	p.keep(p)
 	return p.forget(p.destroy())

@@ -27,6 +27,7 @@ var conformance = []struct {
 	{"readbacks, copies and fills", testCopies},
 	{"borrowed stream", testBorrowed},
 	{"events", testEvents},
+	{"streams that wait for each other", testAfter},
 	{"kernel", testKernel},
 	{"dynamic shared memory", testShared},
 	{"capture of copies and fills", testCaptureCopies},
@@ -244,6 +245,48 @@ func testEvents(t *testing.T, d *driver.Device) {
 	for _, err := range []error{closed.Record(), testutil.Err(closed.Since(start)), testutil.Err(end.Since(closed))} {
 		require.ErrorContains(t, err, "closed")
 	}
+}
+
+// testAfter: what a stream enqueues after it has waited for another one reads what that has written, also in a capture,
+// which must join the other stream. After a capture that does not, both streams work.
+func testAfter(t *testing.T, d *driver.Device) {
+	a, b := stream(t, d), stream(t, d)
+	m := alloc(t, d, 32<<20)
+	half := m.Bytes() / 2
+	middle := m.Ptr() + driver.DevicePtr(half)
+	both := func(x byte) {
+		ok(t, a.Fill8(m.Ptr(), x, half))
+		ok(t, b.After(a))
+		ok(t, b.Copy(middle, m.Ptr(), half))
+		ok(t, a.After(b))
+		ok(t, a.Copy(m.Ptr(), middle+1, half-1))
+	}
+	for x := byte(1); x < 4; x++ {
+		both(x)
+		require.Equal(t, []byte{x}, download(t, a, m.Ptr(), 1))
+	}
+	p := captured(t, a, func() { both(9) })
+	require.Equal(t, []byte{3}, download(t, b, m.Ptr(), 1))
+	for range 2 {
+		ok(t, a.Fill8(m.Ptr(), 5, m.Bytes()))
+		ok(t, a.Replay(p))
+		require.Equal(t, []byte{9, 9}, append(download(t, a, m.Ptr(), 1), download(t, a, middle, 1)...))
+	}
+	ok(t, a.BeginCapture())
+	ok(t, b.After(a))
+	ok(t, b.Fill8(m.Ptr(), 7, half))
+	require.Error(t, testutil.Err(b.EndCapture()), "of another stream")
+	require.Error(t, testutil.Err(a.EndCapture()), "not joined")
+	both(4)
+	require.Equal(t, []byte{4}, download(t, b, m.Ptr(), 1))
+	closed := testutil.Must(d.NewStream())(t)
+	ok(t, closed.Close())
+	for _, s := range []*driver.Stream{nil, closed} {
+		require.Error(t, a.After(s))
+	}
+	e := event(t, a)
+	ok(t, e.Record())
+	require.Eventually(t, func() bool { return testutil.Must(e.Done())(t) }, 10*time.Second, time.Millisecond)
 }
 
 func testTensorMap(t *testing.T, d *driver.Device) {

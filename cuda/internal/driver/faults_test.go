@@ -61,11 +61,17 @@ func everything(drv *fakedriver.Driver) (d *driver.Device, err error) {
 	overlapping := must(f.Prepare("last word", one, one, 50<<10, pack(m.Ptr(), int32(8), float32(3))))
 	overlapping.Overlaps = true
 	try(s.Launch(overlapping))
+	side := must(d.NewStream())
+	try(side.After(s))
+	try(side.Launch(c))
+	try(s.After(side))
 	p := must(s.EndCapture())
 	try(s.Replay(p))
+	must(e.Done())
 	try(s.BeginCapture()) // dropped by Close
 	try(s.Launch(c))
-	for _, x := range []io.Closer{p, big, e, r, s, m} {
+	try(side.After(s))
+	for _, x := range []io.Closer{p, big, e, r, s, side, m} {
 		try(x.Close())
 	}
 	return d, nil

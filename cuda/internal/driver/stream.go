@@ -73,7 +73,7 @@ func (d *Device) newStream(borrowed Handle, kept bool) (*Stream, error) {
 
 // finish drops a capture and waits for the enqueued work.
 func (s *Stream) finish() error {
-	if s.capture != nil {
+	if s.capture != nil && !s.side {
 		if err := s.drop(); err != nil {
 			return err
 		}
@@ -185,11 +185,19 @@ func (s *Stream) After(other *Stream) error {
 		switch {
 		case s.capture == nil && other.capture != nil:
 			s.capture, s.side = other.capture, true
+			s.capture.sides = append(s.capture.sides, s)
 		case s.capture != nil && other.side:
-			other.capture, other.side = nil, false
+			other.leaveCapture()
 		}
 		return nil
 	})
+}
+
+// leaveCapture ends the part of s in the capture of another stream.
+func (s *Stream) leaveCapture() {
+	if s.side {
+		s.capture, s.side = nil, false
+	}
 }
 
 // Copy enqueues a copy within the device.

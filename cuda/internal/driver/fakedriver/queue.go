@@ -23,13 +23,16 @@ type stream struct {
 	next      int   // the index of the first op that has not run
 	capturing int32 // a capture state of package driver
 	captured  []op
+	origin    *stream // whose capture this one has joined, or nil
+	unjoined  bool    // the origin has not waited for it since
 }
 
 type event struct {
 	*gpu
 	stream   *stream
-	recorded int // number of the last record, 0 before the first
-	ended    int // number of the last record that has run
+	recorded int  // number of the last record, 0 before the first
+	captured bool // the last record was captured
+	ended    int  // number of the last record that has run
 	time     float32
 }
 
@@ -44,7 +47,9 @@ type executable struct{ graph }
 func (s *stream) add(o op) *op {
 	q := &s.queue
 	if s.capturing != driver.CaptureNone {
-		q = &s.captured
+		if q = &s.captured; s.origin != nil {
+			q, s.unjoined = &s.origin.captured, true
+		}
 	}
 	*q = append(*q, o)
 	return &(*q)[len(*q)-1]
@@ -125,7 +130,7 @@ var queueCalls = map[string]handler{
 	"EventDestroy": destroy[*event](),
 	"EventRecord": enqueue(1, func(_ *Driver, s *stream, e *event, _ []uintptr) driver.Result {
 		e.recorded++
-		e.stream = s
+		e.stream, e.captured = s, s.capturing != driver.CaptureNone
 		s.add(op{event: e, id: e.recorded})
 		return driver.Success
 	}),
@@ -143,10 +148,25 @@ var queueCalls = map[string]handler{
 		}
 		return e.problem
 	}),
-	// it runs the other stream at once
-	"StreamWaitEvent": on(1, func(d *Driver, e *event, _ []uintptr) driver.Result {
-		for e.stream != nil && e.ended < e.recorded && len(e.stream.queue) > 0 {
-			d.step(e.stream)
+	// An event of a capture brings the stream into it, or joins the other stream. Any other event runs that stream at once.
+	"StreamWaitEvent": inStream(0, func(d *Driver, s *stream, a []uintptr) driver.Result {
+		e, ok := d.objects[a[1]].(*event)
+		if !ok || e.gpu != s.gpu {
+			return driver.InvalidHandle
+		}
+		from := e.stream
+		switch {
+		case from == nil:
+		case e.captured && from.capturing == driver.CaptureNone:
+			return driver.InvalidValue
+		case e.captured && s.capturing == driver.CaptureNone:
+			s.capturing, s.origin, s.unjoined = driver.CaptureActive, from, true
+		case e.captured && from.origin == s:
+			from.unjoined = false
+		default:
+			for e.ended < e.recorded && len(from.queue) > 0 {
+				d.step(from)
+			}
 		}
 		return e.problem
 	}),
@@ -171,6 +191,14 @@ var queueCalls = map[string]handler{
 	"StreamEndCapture": on(0, func(d *Driver, s *stream, a []uintptr) driver.Result {
 		was := s.capturing
 		s.capturing = driver.CaptureNone
+		for _, x := range d.objects {
+			if side, ok := x.(*stream); ok && side.origin == s {
+				if side.unjoined {
+					was = driver.CaptureBroken
+				}
+				side.capturing, side.origin, side.unjoined = driver.CaptureNone, nil, false
+			}
+		}
 		switch was {
 		case driver.CaptureNone:
 			return driver.InvalidValue
