@@ -12,6 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/cublaslt"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/nccl"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
@@ -33,6 +34,8 @@ type Backend struct {
 	gpu     kernels.GPU
 	library kernels.Library // computes matrix products; nil without cuBLASLt
 	modules *kernels.Modules
+
+	collectives collectives
 }
 
 // Open opens GPU n, counted from 0. The error is an *Unavailable if GPU n does not exist or cannot be used.
@@ -47,6 +50,10 @@ func Open(n int, opts ...Option) (*Backend, error) {
 		EncodeTensorMap: dev.EncodeTensorMap,
 	}
 	b := &Backend{dev: dev, gpu: gpu, modules: kernels.NewModules(dev)}
+	b.collectives.load = nccl.Open
+	if _, alone := dev.Driver().(interface{ NoLibraries() }); alone {
+		b.collectives.load = func() (*nccl.Library, error) { return nil, new(nccl.Missing) }
+	}
 	lt, err := openLibrary(dev)
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())
@@ -135,7 +142,7 @@ func (b *Backend) Adopt(dst *cpu.Buf, v gorgonia.Value, want spec.Operand) (bool
 
 // Close releases the device. It frees what is still open on it and reports that as an error.
 func (b *Backend) Close() error {
-	var errs []error
+	errs := []error{b.collectives.close(b.dev)}
 	if b.library != nil {
 		errs = append(errs, b.library.Close())
 		b.library = nil

@@ -10,6 +10,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/all"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/collective"
 )
 
 // table holds the kernels of all ops.
@@ -30,6 +31,9 @@ func (b *Backend) Storage(s graph.Call, half tensor.Dtype) (in, out []tensor.Dty
 // products comes twice: first with the library's products, then with our own. If no entry accepts the types, it offers the last one,
 // whose guard says why.
 func (b *Backend) Offers(s graph.Call) []graph.Implementation {
+	if op, ok := s.Spec.(collective.Collective); ok && s.Group != nil {
+		return []graph.Implementation{&collectiveImplementation{b, op}}
+	}
 	op := all.Describe(s)
 	list := table().Of(op)
 	if len(list) == 0 {

@@ -100,8 +100,20 @@ func (g *Group) Fail(err error) {
 	}
 }
 
-// fail ends the job with the first error, and tells it to all ranks but the one that it came from.
+// fail ends the job with its first error, on all ranks. Rank 0 decides which one is the first: another rank asks it, and
+// takes its own error only if rank 0 does not answer. from is the link that the error came from, or nil.
 func (g *Group) fail(err error, from *link) {
+	if g.Rank() > 0 && from == nil {
+		if l := g.links[0]; l.send(frame{kind: failed, what: err.Error()}) == nil {
+			select {
+			case <-g.failed:
+				return
+			case <-g.closing:
+				return
+			case <-time.After(time.Second):
+			}
+		}
+	}
 	g.mu.Lock()
 	first := g.err == nil && !g.closed
 	if first {
@@ -114,13 +126,24 @@ func (g *Group) fail(err error, from *link) {
 		return
 	}
 	defer g.telling.Done()
+	if g.Rank() > 0 {
+		return
+	}
 	var sent sync.WaitGroup
 	for _, l := range g.links {
-		if l != from {
-			sent.Go(func() { _ = l.send(frame{kind: failed, what: err.Error()}) }) // one that is dead knows in its own way
-		}
+		sent.Go(func() { _ = l.send(frame{kind: failed, what: err.Error()}) }) // one that is dead knows in its own way
 	}
 	sent.Wait()
+}
+
+// lost returns the error of a failed send over l: that of the job, if it comes, or the connection's.
+func (g *Group) lost(l *link, err error) error {
+	select {
+	case <-g.failed:
+		return g.Err()
+	case <-time.After(500 * time.Millisecond):
+		return l.lost(err)
+	}
 }
 
 // receive reads what the other end sends.
@@ -197,7 +220,7 @@ func (g *Group) AllGather(what string, own []byte) ([][]byte, error) {
 	}
 	if err != nil {
 		g.fail(err, nil)
-		return nil, g.Err()
+		return nil, g.usable()
 	}
 	return all, nil
 }
@@ -248,7 +271,7 @@ func (g *Group) contribute(what string, own []byte, limit time.Duration) ([][]by
 	late, l := time.NewTimer(limit), g.links[0]
 	defer late.Stop()
 	if err := l.send(frame{data, g.calls, what, own}); err != nil {
-		return nil, l.lost(err)
+		return nil, g.lost(l, err)
 	}
 	f, err := g.await(l, late, what, limit)
 	if err != nil {

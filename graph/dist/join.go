@@ -131,7 +131,7 @@ func (o *Options) call(ctx context.Context) (*link, error) {
 				return l, nil
 			}
 			last = errors.Join(err, conn.Close())
-			if refused := (*refusal)(nil); errors.As(err, &refused) || errors.Is(err, errSecret) {
+			if refused := (*refusal)(nil); errors.As(err, &refused) || errors.Is(err, errSecret) || errors.Is(err, errFrame) {
 				return nil, last
 			}
 		} else if ctx.Err() == nil || last == nil {

@@ -33,7 +33,7 @@ type Command struct {
 
 // Launch runs n processes of a program, the ranks of a job with a random secret and a port of the loopback interface,
 // and waits for them: see FromEnv. When ctx ends, it interrupts them, and waits for as long as they take. When one
-// fails, the others end by themselves, or are killed after Grace. The error lists the ranks that have failed, the first
+// fails, the others end by themselves, or get SIGTERM after Grace and SIGKILL after as long again. The error lists the ranks that have failed, the first
 // one first. The ranks end when this process does, however it ends.
 func Launch(ctx context.Context, n int, c Command) (err error) {
 	defer fault.Name(&err, "dist", fmt.Sprintf("%d ranks", n))
@@ -118,7 +118,7 @@ func (c *Command) start(rank int, env []string, files []*os.File) (*process, err
 	p.ExtraFiles = files
 	ownGroup(p.Cmd)
 	if rank == 0 {
-		p.Stdin, p.Stdout, p.Stderr = os.Stdin, c.Stdout, c.Stderr
+		p.Stdout, p.Stderr = c.Stdout, c.Stderr
 		return p, p.Start()
 	}
 	out, err := p.StdoutPipe()
@@ -175,7 +175,7 @@ func (p *process) copyLines(w io.Writer, r io.Reader) {
 
 // supervise waits for the ranks. err is why some have not been started.
 func supervise(ctx context.Context, ranks []*process, ended <-chan *process, grace time.Duration, err error) error {
-	var kill <-chan time.Time
+	var end, kill <-chan time.Time
 	stop := ctx.Done()
 	signal := func(f func(*process)) {
 		for _, p := range ranks { // a signal to one that has ended is an error
@@ -183,8 +183,7 @@ func supervise(ctx context.Context, ranks []*process, ended <-chan *process, gra
 		}
 	}
 	if err != nil {
-		signal((*process).terminate)
-		kill = time.After(grace)
+		end = time.After(0)
 	}
 	for left := len(ranks); left > 0; {
 		select {
@@ -192,13 +191,16 @@ func supervise(ctx context.Context, ranks []*process, ended <-chan *process, gra
 			left--
 			if p.err != nil && ctx.Err() == nil {
 				if err == nil {
-					kill = time.After(grace)
+					end = time.After(grace)
 				}
 				err = errors.Join(err, p.failure())
 			}
 		case <-stop:
 			stop = nil
 			signal((*process).interrupt)
+		case <-end:
+			signal((*process).terminate)
+			kill = time.After(grace)
 		case <-kill:
 			kill = nil
 			signal(func(p *process) { _ = p.Process.Kill() })
