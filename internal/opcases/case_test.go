@@ -18,11 +18,12 @@ import (
 
 // TestEveryOpHasCases: some case calls each Spec. The exceptions are no ops of a float graph: the optimizer writes its
 // inputs, a cast has kernels only on devices, and int32 converts inputs of other ops. Decoding has cases of its own, see
-// Decodings.
+// Decodings, and so have collective ops, see package disttest.
 func TestEveryOpHasCases(t *testing.T) {
 	called, names := map[string]bool{"optimizer.SumSquares": true, "optimizer.GradNorm": true, "optimizer.AdamW": true, "optimizer.Muon": true,
 		"spec.Cast": true, "spec.Int32": true, "decode.Step": true,
-		"decode.FillCache": true, "attention.Grad[F]": true}, map[string]bool{}
+		"decode.FillCache": true, "attention.Grad[F]": true, "collective.AllReduce": true, "collective.Reduce": true,
+		"collective.Broadcast": true, "collective.AllGather": true, "collective.ReduceScatter": true}, map[string]bool{}
 	costs := []Cost{Small, Large}
 	if testutil.Full(t) {
 		costs = nil // all: the oracle selects the blocks of huge cases, which takes seconds and GB

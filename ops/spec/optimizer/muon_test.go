@@ -191,11 +191,12 @@ func TestUpdatesRefuse(t *testing.T) {
 		op spec.Spec
 		in list
 	}{
-		"no gradients":                  {optimizer.GradNorm{}, list{hyper}},
-		"hyper is float64 (7)":          {optimizer.GradNorm{}, list{float64s(7), of(2)}},
-		"grad 1 is float64, the inputs": {optimizer.GradNorm{}, list{hyper, of(3), float64s(3)}},
-		"2 inputs, want hyper, norm":    {optimizer.AdamW{}, list{hyper, norm}},
-		"4 for each of 1 tensors":       {optimizer.AdamW{Decay: "1"}, list{hyper, norm, of(2)}},
+		"no tensors":                      {optimizer.SumSquares{}, nil},
+		"squares is float32 (2)":          {optimizer.GradNorm{}, list{hyper, of(2)}},
+		"hyper is float64 (7)":            {optimizer.GradNorm{}, list{float64s(7), float64s(2)}},
+		"tensor 1 is float64, the inputs": {optimizer.SumSquares{}, list{of(3), float64s(3)}},
+		"2 inputs, want hyper, norm":      {optimizer.AdamW{}, list{hyper, norm}},
+		"4 for each of 1 tensors":         {optimizer.AdamW{Decay: "1"}, list{hyper, norm, of(2)}},
 		"5 for each of 1 tensors": {optimizer.AdamW{Decay: "1", Copies: copies},
 			list{hyper, norm, of(2), of(2), of(2), of(2)}},
 		"decay of tensor 0 is '2'": {optimizer.AdamW{Decay: "2"}, list{hyper, norm, of(2), of(2), of(2), of(2)}},
