@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -136,13 +135,4 @@ func (t *byteTokens) append(ids []int32, text []byte) ([]int32, bool) {
 		ids = append(ids, t[b])
 	}
 	return ids, true
-}
-
-// parseByteToken returns the byte that a token like <0x0A> stands for.
-func parseByteToken(text string) (byte, bool) {
-	if len(text) != 6 || text[:3] != "<0x" || text[5] != '>' {
-		return 0, false
-	}
-	b, err := strconv.ParseUint(text[3:5], 16, 8)
-	return byte(b), err == nil
 }
