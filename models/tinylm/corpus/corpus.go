@@ -31,6 +31,8 @@ package corpus
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -180,7 +182,8 @@ func Random(n, vocab int, seed uint64) (*Corpus, error) {
 	if err := c.scan(context.Background(), 1<<20, false); err != nil {
 		return nil, fault.In("corpus", "", err)
 	}
-	c.hash = identityOf("random", n, vocab, seed, c.split)
+	sum := sha256.Sum256(fmt.Append(nil, "random", n, vocab, seed, c.split))
+	c.hash = hex.EncodeToString(sum[:16])
 	return c, nil
 }
 

@@ -74,11 +74,6 @@ func cutCompression(name string) (base, compression string) {
 	return name, ""
 }
 
-// hasSuffix reports whether a name ends with a suffix in any case.
-func hasSuffix(name, suffix string) bool {
-	return len(name) >= len(suffix) && strings.EqualFold(name[len(name)-len(suffix):], suffix)
-}
-
 // textBytes returns the most memory that reading a document takes, roughly: of a line or value its buffer, which grows
 // by a quarter at a time, its text and a part of that as tokens.
 func (f file) textBytes() int64 {
@@ -206,7 +201,7 @@ func classify(at string, e fs.DirEntry, ext string) (info fs.FileInfo, skip stri
 	case e.IsDir():
 		info, err = e.Info()
 		return info, "", err
-	case !hasSuffix(base, ext):
+	case !strings.EqualFold(base[max(0, len(base)-len(ext)):], ext):
 		return nil, reasonExt, nil
 	}
 	info, err = os.Stat(at) // of a link: the file that it names

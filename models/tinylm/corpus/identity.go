@@ -71,9 +71,3 @@ func (f file) sample(w io.Writer, buffer []byte) error {
 	}
 	return nil
 }
-
-// identityOf hashes a description of data that are not read from files.
-func identityOf(parts ...any) string {
-	sum := sha256.Sum256(fmt.Append(nil, parts...))
-	return hex.EncodeToString(sum[:16])
-}

@@ -192,11 +192,7 @@ func textsOf(t testing.TB, batches []*Batch) []string {
 	return all
 }
 
-func sorted(all []string) []string {
-	all = slices.Clone(all)
-	slices.Sort(all)
-	return all
-}
+func sorted(all []string) []string { return slices.Sorted(slices.Values(all)) }
 
 // pythonParquet returns a folder of files written by pyarrow. Without pyarrow it skips the test.
 func pythonParquet(t testing.TB) string {

@@ -23,10 +23,9 @@ type merge struct {
 type bpe struct {
 	tokenTable
 	merges         map[pair]merge
-	prefix, suffix string // of a character that does not begin a word, and of one that ends it
-	unk            unknown
-	drop           bool // unknown characters have no token: they are left out
-	fuse           bool // neighbouring unknown characters are one token
+	prefix, suffix string  // of a character that does not begin a word, and of one that ends it
+	unk            *string // text of the token for unknown characters; nil: these are left out
+	fuse           bool    // neighbouring unknown characters are one token
 	bytes          *byteTokens
 	whole          bool // a word of the vocabulary needs no merges
 }
@@ -55,11 +54,8 @@ func newBPE(o bpeOptions) (subwordModel, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &bpe{tokenTable: t, prefix: o.Prefix, suffix: o.Suffix, drop: o.Unknown == nil, fuse: o.Fuse,
+	m := &bpe{tokenTable: t, prefix: o.Prefix, suffix: o.Suffix, unk: o.Unknown, fuse: o.Fuse,
 		bytes: t.bytes(o.ByteFallback), whole: o.IgnoreMerges}
-	if !m.drop {
-		m.unk = t.unknown(*o.Unknown)
-	}
 	return m, m.readMerges(o.Merges)
 }
 
@@ -72,8 +68,8 @@ func (m *bpe) readMerges(b jsontext.Value) error {
 	}
 	if json.Unmarshal(b, &lines) == nil {
 		for _, line := range lines {
-			left, right, ok := cutSpace(line)
-			if !ok {
+			left, right, _ := strings.Cut(line, " ")
+			if left == "" || right == "" || strings.Contains(right, " ") {
 				return fmt.Errorf("merge %q, want two tokens and a space between them", line)
 			}
 			pairs = append(pairs, [2]string{left, right})
@@ -92,12 +88,6 @@ func (m *bpe) readMerges(b jsontext.Value) error {
 		m.merges[pair{a, b}] = merge{rank, c}
 	}
 	return nil
-}
-
-// cutSpace cuts a merge at its space.
-func cutSpace(line string) (left, right string, ok bool) {
-	left, right, ok = strings.Cut(line, " ")
-	return left, right, ok && left != "" && right != "" && !strings.Contains(right, " ")
 }
 
 // symbol is a token of a word while it is merged. Removed ones have the id -1.
@@ -144,17 +134,16 @@ func (m *bpe) characters(e *encoder, word []byte) error {
 			e.addSymbol(id)
 			continue
 		}
-		if m.addBytes(e, character, at == size, at == len(word)) || m.drop {
+		if m.addBytes(e, character, at == size, at == len(word)) || m.unk == nil {
 			continue
 		}
 		if !m.fuse {
 			flush()
 		}
-		var err error
-		if unknown, err = m.unk.token(character); err != nil {
-			return err
+		if unknown, waits = m.ids[*m.unk]; !waits {
+			return fmt.Errorf("%.100q has no token, and the token of what is unknown, %.100q, is not in the vocabulary",
+				character, *m.unk)
 		}
-		waits = true
 	}
 	flush()
 	return nil
@@ -162,7 +151,7 @@ func (m *bpe) characters(e *encoder, word []byte) error {
 
 // character returns the token of a character of a word.
 func (m *bpe) character(text []byte, first, last bool) (id int32, ok bool) {
-	if m.prefix == "" && m.suffix == "" {
+	if m.prefix == "" && m.suffix == "" { // without an allocation
 		id, ok = m.ids[string(text)]
 	} else {
 		id, ok = m.ids[m.affixed(text, first, last)]

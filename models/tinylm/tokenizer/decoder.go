@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -81,8 +82,10 @@ func replaceSpace(token, stands string, end bool) string {
 
 // decodeByte returns the byte of a token like <0x0A>, and other tokens unchanged.
 func decodeByte(token string, _, _ bool, _ *budget) string {
-	if b, ok := parseByteToken(token); ok {
-		return string([]byte{b})
+	if len(token) == 6 && token[:3] == "<0x" && token[5] == '>' {
+		if b, err := strconv.ParseUint(token[3:5], 16, 8); err == nil {
+			return string([]byte{byte(b)})
+		}
 	}
 	return token
 }

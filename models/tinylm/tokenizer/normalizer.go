@@ -105,25 +105,6 @@ func cleanNmt(text string) string {
 	}, text)
 }
 
-// clean removes control characters and makes each white space a space.
-func clean(r rune) rune {
-	switch {
-	case isControl(r):
-		return -1
-	case unicode.IsSpace(r):
-		return ' '
-	}
-	return r
-}
-
-// stripAccent removes accents.
-func stripAccent(r rune) rune {
-	if isAccent(r) {
-		return -1
-	}
-	return r
-}
-
 // spaceChinese puts spaces around Chinese characters.
 func spaceChinese(text string) string {
 	var b strings.Builder

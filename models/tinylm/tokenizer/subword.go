@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -104,28 +103,6 @@ func putPiece(texts []string, text string, id, most int) ([]string, error) {
 	return texts, nil
 }
 
-// unknown is the token for text that has no other token in a vocabulary.
-type unknown struct {
-	name string
-	id   int32 // -1: none
-}
-
-func (t *tokenTable) unknown(name string) unknown {
-	if id, ok := t.ids[name]; ok {
-		return unknown{name, id}
-	}
-	return unknown{name, -1}
-}
-
-// token returns the id, or an error that names the text without a token.
-func (u unknown) token(text []byte) (int32, error) {
-	if u.id < 0 {
-		return 0, fmt.Errorf("%.100q has no token, and the token of what is unknown, %.100q, is not in the vocabulary",
-			text, u.name)
-	}
-	return u.id, nil
-}
-
 // byteTokens are the tokens <0x00> to <0xFF>, which stand for the bytes of unknown characters.
 type byteTokens [256]int32
 
@@ -158,13 +135,4 @@ func (t *byteTokens) append(ids []int32, text []byte) ([]int32, bool) {
 		ids = append(ids, t[b])
 	}
 	return ids, true
-}
-
-// parseByteToken returns the byte that a token like <0x0A> stands for.
-func parseByteToken(text string) (byte, bool) {
-	if len(text) != 6 || text[:3] != "<0x" || text[5] != '>' {
-		return 0, false
-	}
-	b, err := strconv.ParseUint(text[3:5], 16, 8)
-	return byte(b), err == nil
 }

@@ -18,27 +18,33 @@ var chinese = &unicode.RangeTable{
 	R32: []unicode.Range32{{0x20000, 0x2a6df, 1}, {0x2a700, 0x2b81f, 1}, {0x2b920, 0x2ceaf, 1}, {0x2f800, 0x2fa1f, 1}},
 }
 
-// isAccent reports whether BertNormalizer removes a character when it strips accents.
-func isAccent(r rune) bool {
+// stripAccent returns -1 for an accent and other characters unchanged, as BertNormalizer does.
+func stripAccent(r rune) rune {
 	switch r {
 	case 0x1885, 0x1886, 0xa9bd, 0x111c9: // accents in today's tables alone
-		return false
+		return r
 	case 0x1734: // not in today's tables
-		return true
+		return -1
 	}
-	return unicode.Is(unicode.Mn, r) && unicode.Is(inUnicode8, r)
+	if unicode.Is(unicode.Mn, r) && unicode.Is(inUnicode8, r) {
+		return -1
+	}
+	return r
 }
 
-// isControl reports whether BertNormalizer removes a character when it cleans text.
-func isControl(r rune) bool {
+// clean returns -1 for a control character and a space for white space, as BertNormalizer does.
+func clean(r rune) rune {
 	switch {
-	case r == 0 || r == unicode.ReplacementChar:
-		return true
-	case r == '\t' || r == '\n' || r == '\r' || r == 0x0890 || r == 0x0891 || r == 0x08e2 || r == 0x110cd,
-		r >= 0x13430 && r <= 0x1343f:
-		return false // the last ones are newer than the tables of the reference
+	case r == '\t' || r == '\n' || r == '\r':
+		return ' '
+	case r == 0x0890 || r == 0x0891 || r == 0x08e2 || r == 0x110cd || r >= 0x13430 && r <= 0x1343f:
+		return r // newer than the tables of the reference
+	case r == unicode.ReplacementChar || unicode.Is(unicode.C, r):
+		return -1
+	case unicode.IsSpace(r):
+		return ' '
 	}
-	return unicode.Is(unicode.C, r)
+	return r
 }
 
 // isPunctuation reports whether a character is punctuation or an ASCII symbol.
