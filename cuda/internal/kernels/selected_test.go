@@ -128,36 +128,14 @@ func (s selectedSize) of(seed uint64, share int) opcases.Case {
 	}
 	q, k, v := s.Tokens(seed)
 	mask, docs := ref.SelectedMask(lists, s.B, s.S, s.Hkv, s.block), s.documents()
-	c := opcases.Case{
-		Name:      fmt.Sprintf("selected, blocks that %d share %+v", share, s),
-		Inputs:    []opcases.Array{q, k, v, {Name: "idx", Shape: []int{s.B, s.S, s.Hkv, s.n}, Ints: idx}},
-		Documents: docs,
-	}
 	if docs != nil {
 		mask = docs.SelectedMask(lists, s.Hkv, s.block)
-		c.Inputs = append(c.Inputs, opcases.Array{Name: "cu_seqlens", Shape: []int{len(docs.CU)}, Ints: docs.CU})
 	}
-	c.Mask = mask
-	c.Build = func(in []*G.Node) (*G.Node, error) {
-		if docs == nil {
-			return ops.SelectedAttention(in[0], in[1], in[2], in[3], s.block)
-		}
-		table, err := ops.DocumentTable(in[4], s.B, s.S, ops.Params{BlockLen: docs.L, Stride: docs.D})
-		if err != nil {
-			return nil, err
-		}
+	inputs := []opcases.Array{q, k, v, {Name: "idx", Shape: []int{s.B, s.S, s.Hkv, s.n}, Ints: idx}}
+	name := fmt.Sprintf("selected, blocks that %d share %+v", share, s)
+	return opcases.WithOracle(opcases.Packed(name, docs, inputs, func(in []*G.Node, table *G.Node) (*G.Node, error) {
 		return ops.SelectedAttention(in[0], in[1], in[2], in[3], s.block, ops.WithDocuments(table))
-	}
-	c.Outputs = func(in []*ref.Tensor) []*ref.Tensor {
-		o, lse := ref.Attention(in[0], in[1], in[2], mask)
-		return []*ref.Tensor{o, lse}
-	}
-	c.Gradients = func(in []*ref.Tensor, do *ref.Tensor) []*ref.Tensor {
-		o, _ := ref.Attention(in[0], in[1], in[2], mask)
-		dq, dk, dv := ref.AttentionGrad(in[0], in[1], in[2], o, do, mask)
-		return append([]*ref.Tensor{dq, dk, dv}, make([]*ref.Tensor, len(in)-3)...)
-	}
-	return c
+	}), mask)
 }
 
 // selectedCases returns such cases, with types and lists in turn.
