@@ -19,9 +19,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
-// hasInputs reports whether keys and values of branch i are inputs. Those of dense attention are the window's.
-func hasInputs(c decode.KVCache, i int) bool { return decode.Step{Cache: c}.Inputs().K[i] >= 0 }
-
 // set writes x into a, from element at on.
 func set(a spec.Arg, at int, x []float64) {
 	for i, v := range x {
@@ -56,7 +53,7 @@ func newDecoding(t testing.TB, c opcases.Decoding, dt tensor.Dtype, slots int) *
 	}
 	in := []array{zeros("q", slots, 1, c.Heads, c.Cache.KeyDim)}
 	for i := range 3 {
-		if hasInputs(c.Cache, i) {
+		if c.HasInputs(i) {
 			in = append(in, zeros("k", slots, 1, c.Cache.KVHeads, c.Cache.KeyDim),
 				zeros("v", slots, 1, c.Cache.KVHeads, c.Cache.ValueDim))
 		}
@@ -94,25 +91,8 @@ func (d *decoding) token(slot int, s opcases.Sequence, t int) {
 	if page := 1 + t/d.Cache.PageLen; row[page] < 0 {
 		row[page], d.free = d.free[0], d.free[1:]
 	}
-	put := func(i int, x *ref.Tensor) {
-		data := x.Row(0, t)
-		n := d.in[i].Elements() / d.Cache.Slots
-		set(d.in[i], slot*n, data[:n])
-	}
-	put(0, s.Q)
-	next := 1
-	for i := range s.K {
-		if hasInputs(d.Cache, i) {
-			put(next, s.K[i])
-			put(next+1, s.V[i])
-			next += 2
-		}
-	}
-	switch {
-	case d.GateHidden > 0:
-		put(next, s.Hidden)
-	case !d.Cache.Dense():
-		put(next, s.Gates)
+	for i, x := range d.Token(s, t) {
+		set(d.in[i], slot*len(x), x)
 	}
 }
 
@@ -177,20 +157,7 @@ func TestDecodeMatchesOracle(t *testing.T) {
 						outs[i], blocks[i] = append(outs[i], o...), append(blocks[i], idx...)
 						at := step - begins[i]
 						for g := range kvHeads {
-							want := []int32{0, 0, int32(at + 1)}
-							if !c.Cache.Dense() {
-								want = []int32{int32(spec.NumVisible(at, p.BlockLen, p.Stride)), 0, int32(min(p.Window, at+1))}
-								for i := range want {
-									if !hasInputs(c.Cache, i) {
-										want[i] = 0
-									}
-								}
-								for _, j := range idx[g*p.TopN:][:p.TopN] {
-									if j >= 0 {
-										want[1] += int32(min(p.SelectBlock, at+1-int(j)*p.SelectBlock))
-									}
-								}
-							}
+							want := c.KeysRead(at, idx[g*p.TopN:][:p.TopN])
 							require.Equal(t, want, read[g*3:][:3], "keys read at token %d", at)
 						}
 					}
@@ -252,7 +219,7 @@ func (d *decoding) fill(t testing.TB, dt tensor.Dtype, slot int, s opcases.Seque
 	var in []array
 	add := func(x *ref.Tensor) { in = append(in, array{Name: "x", Shape: x.Shape, Floats: x.Data}) }
 	for i := range s.K {
-		if !hasInputs(d.Cache, i) {
+		if !d.HasInputs(i) {
 			continue
 		}
 		k, v := cut(ref.RoPE(s.K[i], opcases.DecodingBase, 0)), cut(s.V[i])

@@ -90,6 +90,50 @@ func (c Decoding) Gates() (n int) {
 	return n
 }
 
+// HasInputs reports whether keys and values of branch i are inputs of a step. Those of dense attention are the window's.
+func (c Decoding) HasInputs(i int) bool { return decode.Step{Cache: c.Cache}.Inputs().K[i] >= 0 }
+
+// Token returns the inputs of a step for token t of s, up to the gates.
+func (c Decoding) Token(s Sequence, t int) [][]float64 {
+	inputs := []*ref.Tensor{s.Q}
+	for i := range s.K {
+		if c.HasInputs(i) {
+			inputs = append(inputs, s.K[i], s.V[i])
+		}
+	}
+	switch {
+	case c.GateHidden > 0:
+		inputs = append(inputs, s.Hidden)
+	case !c.Cache.Dense():
+		inputs = append(inputs, s.Gates)
+	}
+	rows := make([][]float64, len(inputs))
+	for i, x := range inputs {
+		rows[i] = x.Row(0, t)
+	}
+	return rows
+}
+
+// KeysRead returns how many keys a group has to read at token t, by branch. idx are its selected blocks.
+func (c Decoding) KeysRead(t int, idx []int32) []int32 {
+	if c.Cache.Dense() {
+		return []int32{0, 0, int32(t + 1)}
+	}
+	p := c.Cache.Params
+	want := []int32{int32(ref.NumVisible(t, p.BlockLen, p.Stride)), 0, int32(min(p.Window, t+1))}
+	for _, j := range idx {
+		if j >= 0 {
+			want[1] += int32(min(p.SelectBlock, t+1-int(j)*p.SelectBlock))
+		}
+	}
+	for i := range want {
+		if !c.HasInputs(i) {
+			want[i] = 0
+		}
+	}
+	return want
+}
+
 func normalTensor(seed uint64, shape ...int) *ref.Tensor {
 	n := 1
 	for _, s := range shape {

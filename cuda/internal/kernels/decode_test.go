@@ -42,7 +42,7 @@ func decodingOp(t testing.TB, c opcases.Decoding, s elemType) (op decode.Step, c
 	op = decode.Step{Cache: k, Base: opcases.DecodingBase, MLP: c.MLP > 0, GateLayer: c.GateHidden > 0}
 	call.In = append(call.In, operand(dt, k.Slots, 1, c.Heads, k.KeyDim))
 	for i := range 3 {
-		if storesBranch(k, i) {
+		if c.HasInputs(i) {
 			call.In = append(call.In, operand(dt, k.Slots, 1, k.KVHeads, k.KeyDim), operand(dt, k.Slots, 1, k.KVHeads, k.ValueDim))
 		}
 	}
@@ -67,9 +67,6 @@ func decodingOp(t testing.TB, c opcases.Decoding, s elemType) (op decode.Step, c
 
 // weightsOf are the parameters of the gates' layer and of the compression, the last inputs before the cache.
 func weightsOf(c opcases.Decoding) []*ref.Tensor { return append(c.GateLayer(), c.Phi()...) }
-
-// storesBranch reports whether keys and values of a branch are inputs. Those of dense attention are the window's.
-func storesBranch(k decode.KVCache, i int) bool { return decode.Step{Cache: k}.Inputs().K[i] >= 0 }
 
 // decoding is an op of a case on a device. At first its cache is all NaN except for the counters.
 type decoding struct {
@@ -138,24 +135,8 @@ func (d *decoding) grow(slot, n int) {
 func (d *decoding) token(slot int, s opcases.Sequence, t int) {
 	d.grow(slot, t+1)
 	d.row(slot)[0] = int32(t)
-	next := 0
-	put := func(x *ref.Tensor) {
-		n := d.call.In[next].Elements() / d.op.Cache.Slots
-		d.write(next, slot*n*d.Bytes(), d.encode(x.Row(0, t)[:n]))
-		next++
-	}
-	put(s.Q)
-	for i := range s.K {
-		if storesBranch(d.op.Cache, i) {
-			put(s.K[i])
-			put(s.V[i])
-		}
-	}
-	switch {
-	case d.GateHidden > 0:
-		put(s.Hidden)
-	case !d.Cache.Dense():
-		put(s.Gates)
+	for i, x := range d.Token(s, t) {
+		d.write(i, slot*len(x)*d.Bytes(), d.encode(x))
 	}
 }
 
@@ -193,7 +174,7 @@ func (d *decoding) fill(slot int, s opcases.Sequence, n int) {
 	var in []arg
 	add := func(x *ref.Tensor) { in = append(in, d.on.in(d.elemType, x.Data, x.Shape...)) }
 	for i := range s.K {
-		if !storesBranch(d.op.Cache, i) {
+		if !d.HasInputs(i) {
 			continue
 		}
 		k, v := cut(ref.RoPE(s.K[i], opcases.DecodingBase, 0)), cut(s.V[i])
@@ -215,26 +196,6 @@ func (d *decoding) fill(slot int, s opcases.Sequence, n int) {
 	stored := d.on.place(operand(tensor.Int32, 1), poison(4))
 	runOp(d.t, d.dev, variant{"cuda", d.v.GPU}, decode.FillCache{Cache: d.op.Cache}, in, []arg{stored})
 	require.Equal(d.t, []int32{int32(n)}, decodeInts(d.on.bytes(stored)))
-}
-
-// keysRead returns how many keys a group has to read at token t, by branch.
-func (d *decoding) keysRead(t int, idx []int32) []int32 {
-	if d.Cache.Dense() {
-		return []int32{0, 0, int32(t + 1)}
-	}
-	p := d.Cache.Params
-	want := []int32{int32(spec.NumVisible(t, p.BlockLen, p.Stride)), 0, int32(min(p.Window, t+1))}
-	for _, j := range idx {
-		if j >= 0 {
-			want[1] += int32(min(p.SelectBlock, t+1-int(j)*p.SelectBlock))
-		}
-	}
-	for i := range want {
-		if !storesBranch(d.Cache, i) {
-			want[i] = 0
-		}
-	}
-	return want
 }
 
 // compareDecoding decodes up to `steps` tokens of sequences that begin at different steps. The second and the third one begin after
@@ -300,7 +261,7 @@ func (d *decoding) decode(seqs [decodingSlots]opcases.Sequence, begins [decoding
 			}
 			for g := range d.Cache.KVHeads {
 				n := max(1, d.Cache.TopN)
-				require.Equal(d.t, d.keysRead(int(d.row(i)[0]), out.idx[g*n:][:n]), out.read[g*3:][:3], "keys read at token %d", d.row(i)[0])
+				require.Equal(d.t, d.KeysRead(int(d.row(i)[0]), out.idx[g*n:][:n]), out.read[g*3:][:3], "keys read at token %d", d.row(i)[0])
 			}
 			outs[i] = append(outs[i], out)
 		}
@@ -517,7 +478,7 @@ func fillPlan(t *testing.T, c opcases.Decoding, s elemType) *kernels.Plan {
 		add(max(1, ops.NumCompressed(n, k.BlockLen, k.Stride)))
 	}
 	for i := range 3 {
-		if storesBranch(k, i) {
+		if c.HasInputs(i) {
 			add(n)
 		}
 	}
