@@ -51,20 +51,11 @@ func newDecoding(t testing.TB, c opcases.Decoding, dt tensor.Dtype, slots int) *
 	zeros := func(name string, shape ...int) array {
 		return array{Name: name, Shape: shape, Floats: make([]float64, tensor.Shape(shape).TotalSize())}
 	}
-	in := []array{zeros("q", slots, 1, c.Heads, c.Cache.KeyDim)}
-	for i := range 3 {
-		if c.HasInputs(i) {
-			in = append(in, zeros("k", slots, 1, c.Cache.KVHeads, c.Cache.KeyDim),
-				zeros("v", slots, 1, c.Cache.KVHeads, c.Cache.ValueDim))
-		}
+	var in []array
+	for _, shape := range c.InputShapes(slots) {
+		in = append(in, zeros("input", shape...))
 	}
-	switch {
-	case c.GateHidden > 0:
-		in = append(in, zeros("hidden", slots, 1, c.GateHidden))
-	case !c.Cache.Dense():
-		in = append(in, zeros("gates", slots, 1, c.Heads, c.Gates()))
-	}
-	for _, p := range append(c.GateLayer(), c.Phi()...) {
+	for _, p := range c.Weights() {
 		in = append(in, array{Name: "weights", Shape: p.Shape, Floats: p.Data})
 	}
 	d.cell = len(in)
@@ -206,7 +197,7 @@ func TestDecodeOfOverflowingLogits(t *testing.T) {
 func (d *decoding) fill(t testing.TB, dt tensor.Dtype, slot int, s opcases.Sequence, n int) {
 	const room = 5
 	t.Helper()
-	row, p := d.row(slot), d.Cache.Params
+	row := d.row(slot)
 	for i := range (n + d.Cache.PageLen - 1) / d.Cache.PageLen {
 		row[1+i], d.free = d.free[0], d.free[1:]
 	}
@@ -217,23 +208,8 @@ func (d *decoding) fill(t testing.TB, dt tensor.Dtype, slot int, s opcases.Seque
 		return ref.From(data, 1, n+room, x.Shape[2], x.Shape[3])
 	}
 	var in []array
-	add := func(x *ref.Tensor) { in = append(in, array{Name: "x", Shape: x.Shape, Floats: x.Data}) }
-	for i := range s.K {
-		if !d.HasInputs(i) {
-			continue
-		}
-		k, v := cut(ref.RoPE(s.K[i], opcases.DecodingBase, 0)), cut(s.V[i])
-		if decode.Branch(i) == decode.Compressed {
-			for side, x := range []*ref.Tensor{k, v} {
-				if ref.NumCompressed(n+room, p.BlockLen, p.Stride) == 0 {
-					add(ref.New(1, 1, x.Shape[2], x.Shape[3]))
-				} else {
-					add(d.Compressed(x, side))
-				}
-			}
-		}
-		add(k)
-		add(v)
+	for _, x := range d.FillInputs(s, cut) {
+		in = append(in, array{Name: "x", Shape: x.Shape, Floats: x.Data})
 	}
 	in = append(in, array{Name: "cache", Shape: d.in[d.cell].Shape, Floats: make([]float64, d.Cache.Elements())},
 		array{Name: "page table", Shape: []int{1, 1 + d.width}, Ints: append([]int32{int32(slot), int32(n)}, row[1:]...)})

@@ -40,19 +40,10 @@ func decodingPages(c opcases.Decoding) int { return (c.Tokens + c.Cache.PageLen 
 func decodingOp(t testing.TB, c opcases.Decoding, s elemType) (op decode.Step, call graph.Call) {
 	k, dt := decodingCache(c, s), dtypes[s.Type]
 	op = decode.Step{Cache: k, Base: opcases.DecodingBase, MLP: c.MLP > 0, GateLayer: c.GateHidden > 0}
-	call.In = append(call.In, operand(dt, k.Slots, 1, c.Heads, k.KeyDim))
-	for i := range 3 {
-		if c.HasInputs(i) {
-			call.In = append(call.In, operand(dt, k.Slots, 1, k.KVHeads, k.KeyDim), operand(dt, k.Slots, 1, k.KVHeads, k.ValueDim))
-		}
+	for _, shape := range c.InputShapes(k.Slots) {
+		call.In = append(call.In, operand(dt, shape...))
 	}
-	switch {
-	case c.GateHidden > 0:
-		call.In = append(call.In, operand(dt, k.Slots, 1, c.GateHidden))
-	case !k.Dense():
-		call.In = append(call.In, operand(dt, k.Slots, 1, c.Heads, c.Gates()))
-	}
-	for _, p := range weightsOf(c) {
+	for _, p := range c.Weights() {
 		call.In = append(call.In, operand(dt, p.Shape...))
 	}
 	call.In = append(call.In, operand(tensor.Float32, k.Elements()), operand(tensor.Int32, k.Slots, 1+decodingPages(c)))
@@ -64,9 +55,6 @@ func decodingOp(t testing.TB, c opcases.Decoding, s elemType) (op decode.Step, c
 	call.Out[0].Dtype = dt
 	return op, call
 }
-
-// weightsOf are the parameters of the gates' layer and of the compression, the last inputs before the cache.
-func weightsOf(c opcases.Decoding) []*ref.Tensor { return append(c.GateLayer(), c.Phi()...) }
 
 // decoding is an op of a case on a device. At first its cache is all NaN except for the counters.
 type decoding struct {
@@ -96,7 +84,7 @@ func newDecoding(t *testing.T, dev device, v variant, c opcases.Decoding, s elem
 		}
 		d.args = append(d.args, d.on.place(o, content))
 	}
-	weights := weightsOf(c)
+	weights := c.Weights()
 	for i, x := range weights {
 		d.write(d.cell()-len(weights)+i, 0, s.encode(x.Data))
 	}
@@ -165,31 +153,14 @@ func (d *decoding) step() (outs []decoded) {
 func (d *decoding) fill(slot int, s opcases.Sequence, n int) {
 	const room = 5
 	d.grow(slot, n)
-	p := d.Cache.Params
 	cut := func(x *ref.Tensor) *ref.Tensor {
 		data := d.roundAll(x.Data)
 		data = append(data, make([]float64, room*x.Shape[2]*x.Shape[3])...)
 		return ref.From(data[:(n+room)*x.Shape[2]*x.Shape[3]], 1, n+room, x.Shape[2], x.Shape[3])
 	}
 	var in []arg
-	add := func(x *ref.Tensor) { in = append(in, d.on.in(d.elemType, x.Data, x.Shape...)) }
-	for i := range s.K {
-		if !d.HasInputs(i) {
-			continue
-		}
-		k, v := cut(ref.RoPE(s.K[i], opcases.DecodingBase, 0)), cut(s.V[i])
-		if i == 0 && !d.Cache.Dense() {
-			for side, x := range []*ref.Tensor{k, v} {
-				if ref.NumCompressed(n+room, p.BlockLen, p.Stride) == 0 {
-					x = ref.New(1, 1, x.Shape[2], x.Shape[3])
-				} else {
-					x = d.Compressed(x, side)
-				}
-				add(x)
-			}
-		}
-		add(k)
-		add(v)
+	for _, x := range d.FillInputs(s, cut) {
+		in = append(in, d.on.in(d.elemType, x.Data, x.Shape...))
 	}
 	rows := append([]int32{int32(slot), int32(n)}, d.row(slot)[1:]...)
 	in = append(in, d.args[d.cell()], d.on.place(operand(tensor.Int32, 1, len(rows)), encodeInts(rows)))
