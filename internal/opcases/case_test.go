@@ -17,8 +17,8 @@ import (
 )
 
 // TestEveryOpHasCases: some case calls each Spec. The exceptions are no ops of a float graph: the optimizer writes its
-// inputs, a cast has kernels only on devices, and int32 converts inputs of other ops. Decoding has cases of its own, see
-// Decodings.
+// inputs, a cast has kernels only on devices, and int32 converts inputs of other ops. Decoding has cases of its own,
+// see Decodings.
 func TestEveryOpHasCases(t *testing.T) {
 	called, names := map[string]bool{"optimizer.GradNorm": true, "optimizer.AdamW": true, "optimizer.Muon": true,
 		"spec.Cast": true, "spec.Int32": true, "decode.Step": true,

@@ -90,7 +90,8 @@ func (c Decoding) Gates() (n int) {
 	return n
 }
 
-// HasInputs reports whether keys and values of branch i are inputs of a step. Those of dense attention are the window's.
+// HasInputs reports whether keys and values of branch i are inputs of a step. Those of dense attention are the
+// window's.
 func (c Decoding) HasInputs(i int) bool { return decode.Step{Cache: c.Cache}.Inputs().K[i] >= 0 }
 
 // inputs returns the inputs of steps for all tokens of s, up to the gates.

@@ -39,8 +39,8 @@ func (x *fixture) eachCopies(f func(copies bool, gradients elemType)) {
 	}
 }
 
-// step runs the ops of a step twice: the norm, AdamW without and with copies, and Muon without and with copies. It returns
-// the norm and the tensors after the step.
+// step runs the ops of a step twice: the norm, AdamW without and with copies, and Muon without and with copies. It
+// returns the norm and the tensors after the step.
 func (x *fixture) step(h optimizer.Hyper, gradients elemType, before []stepTensor) (norm float64, after []stepTensor) {
 	defer x.dev.reset(x.t)
 	hyper, aligned := make([]float64, optimizer.HyperLen), *x
@@ -169,7 +169,8 @@ func (x *fixture) adamWTensors(copies bool) (list []stepTensor) {
 }
 
 func adamWHyper(step int, clip float64) optimizer.Hyper {
-	return optimizer.Hyper{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: clip, Scale: adamWScale, Step: step,
+	return optimizer.Hyper{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: clip, Scale: adamWScale,
+		Step:     step,
 		Momentum: 0.95}
 }
 
@@ -201,8 +202,8 @@ func TestAdamWOfANormThatIsNotFinite(t *testing.T) {
 	})
 }
 
-// muonTensors draws three matrices of one shape, one with more rows than columns, and one row. The second takes no step of
-// Muon.
+// muonTensors draws three matrices of one shape, one with more rows than columns, and one row. The second takes no step
+// of Muon.
 func (x *fixture) muonTensors(copies bool) (list []stepTensor) {
 	for i, shape := range [][]int{{24, 40}, {24, 40}, {24, 40}, {70, 33}, {1, 9}} {
 		a := x.newStepTensor(uint64(10*i), shape...)

@@ -141,7 +141,8 @@ func (d *decoding) step() (outs []decoded) {
 		d.write(len(d.call.In)+i, 0, poison(d.call.Out[i].Bytes()))
 	}
 	d.bound.run(d.t, d.dev)
-	o, idx, read := d.on.bytes(d.args[len(d.call.In)]), d.on.bytes(d.args[len(d.call.In)+1]), d.on.bytes(d.args[len(d.call.In)+2])
+	o, idx, read := d.on.bytes(d.args[len(d.call.In)]), d.on.bytes(d.args[len(d.call.In)+1]),
+		d.on.bytes(d.args[len(d.call.In)+2])
 	for i := range d.op.Cache.Slots {
 		part := func(b []byte) []byte { n := len(b) / d.op.Cache.Slots; return b[i*n:][:n] }
 		outs = append(outs, decoded{part(o), decodeInts(part(idx)), decodeInts(part(read))})
@@ -169,9 +170,10 @@ func (d *decoding) fill(slot int, s opcases.Sequence, n int) {
 	require.Equal(d.t, []int32{int32(n)}, decodeInts(d.on.bytes(stored)))
 }
 
-// compareDecoding decodes up to `steps` tokens of sequences that begin at different steps. The second and the third one begin after
-// tokens that FillCacheOp has stored. It compares the results with the oracle, and the keys read with their expected number. Slots
-// rest in between. Then each sequence runs alone, in other pages and with another order of threads, and must give the same bits.
+// compareDecoding decodes up to `steps` tokens of sequences that begin at different steps. The second and the third one
+// begin after tokens that FillCacheOp has stored. It compares the results with the oracle, and the keys read with their
+// expected number. Slots rest in between. Then each sequence runs alone, in other pages and with another order of
+// threads, and must give the same bits.
 func compareDecoding(t *testing.T, name string, dev device, v variant, c opcases.Decoding, s elemType, steps int) {
 	t.Run(fmt.Sprint(name, "/", s.Type), func(t *testing.T) {
 		defer dev.reset(t)
@@ -205,9 +207,11 @@ func compareSequences(t *testing.T, dev device, v variant, c opcases.Decoding, s
 	}
 }
 
-// decode decodes up to `steps` tokens of a sequence in each of the slots, from token begins[slot] on, and returns what each step gave. A
-// slot begins at a step of its own, and rests at every fourth one. decode checks the keys read, and the results of slots that rest.
-func (d *decoding) decode(seqs [decodingSlots]opcases.Sequence, begins [decodingSlots]int, steps int, slots []int) (outs [decodingSlots][]decoded) {
+// decode decodes up to `steps` tokens of a sequence in each of the slots, from token begins[slot] on, and returns what
+// each step gave. A slot begins at a step of its own, and rests at every fourth one. decode checks the keys read, and
+// the results of slots that rest.
+func (d *decoding) decode(seqs [decodingSlots]opcases.Sequence, begins [decodingSlots]int, steps int,
+	slots []int) (outs [decodingSlots][]decoded) {
 	for _, i := range slots {
 		d.fill(i, seqs[i], begins[i])
 	}
@@ -232,7 +236,8 @@ func (d *decoding) decode(seqs [decodingSlots]opcases.Sequence, begins [decoding
 			}
 			for g := range d.Cache.KVHeads {
 				n := max(1, d.Cache.TopN)
-				require.Equal(d.t, d.KeysRead(int(d.row(i)[0]), out.idx[g*n:][:n]), out.read[g*3:][:3], "keys read at token %d", d.row(i)[0])
+				require.Equal(d.t, d.KeysRead(int(d.row(i)[0]), out.idx[g*n:][:n]), out.read[g*3:][:3],
+					"keys read at token %d", d.row(i)[0])
 			}
 			outs[i] = append(outs[i], out)
 		}
@@ -241,9 +246,10 @@ func (d *decoding) decode(seqs [decodingSlots]opcases.Sequence, begins [decoding
 	return outs
 }
 
-// compareSequence compares what the steps gave from token `begin` of a sequence on with the oracle for the same selected blocks, and that
-// selection with the oracle's.
-func compareSequence(t *testing.T, name string, c opcases.Decoding, s elemType, seq opcases.Sequence, begin int, outs []decoded) {
+// compareSequence compares what the steps gave from token `begin` of a sequence on with the oracle for the same
+// selected blocks, and that selection with the oracle's.
+func compareSequence(t *testing.T, name string, c opcases.Decoding, s elemType, seq opcases.Sequence, begin int,
+	outs []decoded) {
 	var got []byte
 	seq = first(seq, begin+len(outs))
 	want, chosen := c.Oracle(seq, nil)
@@ -281,7 +287,8 @@ func compareSequence(t *testing.T, name string, c opcases.Decoding, s elemType, 
 			different++
 		}
 	}
-	require.LessOrEqual(t, different, min(len(idx)/100, 1+len(outs)*row/100), "blocks that differ from the oracle's, keys as they are stored")
+	require.LessOrEqual(t, different, min(len(idx)/100, 1+len(outs)*row/100),
+		"blocks that differ from the oracle's, keys as they are stored")
 }
 
 // first returns the first n tokens of s.
@@ -336,7 +343,8 @@ func decodes(t testing.TB, entry string, c opcases.Decoding, s elemType) bool {
 	return err == nil
 }
 
-// TestDecodeOnGPU decodes the cases that NSA_CASES matches, up to all tokens, in all types by all kernels that take them.
+// TestDecodeOnGPU decodes the cases that NSA_CASES matches, up to all tokens, in all types by all kernels that take
+// them.
 func TestDecodeOnGPU(t *testing.T) {
 	g, chosen, steps := openGPU(t), regexp.MustCompile(os.Getenv("NSA_CASES")), 1<<20
 	if underSanitizer {
@@ -345,7 +353,8 @@ func TestDecodeOnGPU(t *testing.T) {
 	p := g.properties()
 	compare := func(c opcases.Decoding, s elemType, entry string, gpu kernels.GPU) {
 		if decodes(t, entry, c, s) {
-			compareDecoding(t, fmt.Sprintf("%s, %s, %d multiprocessors", c.Name, entry, gpu.SMs), g, variant{entry, gpu}, c, s, min(steps, c.Tokens))
+			compareDecoding(t, fmt.Sprintf("%s, %s, %d multiprocessors", c.Name, entry, gpu.SMs), g,
+				variant{entry, gpu}, c, s, min(steps, c.Tokens))
 		}
 	}
 	for i, c := range opcases.Decodings() {
@@ -382,7 +391,8 @@ func TestDecodePolicy(t *testing.T) {
 					require.NoError(t, err, c.Name)
 				case wanted:
 					require.ErrorAs(t, err, &refused, "%s, %s: %+v", c.Name, entry, policy)
-					require.Contains(t, []graph.Reason{graph.ReasonPolicy, graph.ReasonShape}, refused.Reason, c.Name) // clusters have no dense attention
+					// clusters have no dense attention
+					require.Contains(t, []graph.Reason{graph.ReasonPolicy, graph.ReasonShape}, refused.Reason, c.Name)
 				case entry == "cuda mma":
 					require.NoError(t, err, "%s: %+v", c.Name, policy)
 				}
@@ -425,7 +435,8 @@ func kernelNames(gpu kernels.GPU, entry string, op any, s graph.Call) (names []s
 	return names
 }
 
-// TestDecodingPlansOfNewDevices: a device newer than the code for sm_90a decodes with the kernels of older devices. Its PTX has no clusters.
+// TestDecodingPlansOfNewDevices: a device newer than the code for sm_90a decodes with the kernels of older devices. Its
+// PTX has no clusters.
 func TestDecodingPlansOfNewDevices(t *testing.T) {
 	older, newer := h200, h200
 	older.Capability, newer.Capability = 89, 100
@@ -454,5 +465,6 @@ func fillPlan(t *testing.T, c opcases.Decoding, s elemType) *kernels.Plan {
 		}
 	}
 	in = append(in, operand(tensor.Float32, k.Elements()), operand(tensor.Int32, 1, 2+decodingPages(c)))
-	return testutil.Must(planOf(h200, "cuda", decode.FillCache{Cache: k}, graph.Call{In: in, Out: []spec.Operand{operand(tensor.Int32, 1)}}))(t)
+	return testutil.Must(planOf(h200, "cuda", decode.FillCache{Cache: k},
+		graph.Call{In: in, Out: []spec.Operand{operand(tensor.Int32, 1)}}))(t)
 }
