@@ -100,9 +100,7 @@ func newDecoding(t *testing.T, dev device, v variant, c opcases.Decoding, s elem
 func (d *decoding) cell() int { return d.op.UpdatedInputs()[0] }
 
 func (d *decoding) write(input, at int, data []byte) {
-	d.dev.(interface {
-		copyTo(t testing.TB, to kernels.Ptr, data []byte)
-	}).copyTo(d.t, d.args[input].at+kernels.Ptr(at), data)
+	d.dev.copyTo(d.t, d.args[input].at+kernels.Ptr(at), data)
 }
 
 func (d *decoding) row(slot int) []int32 {

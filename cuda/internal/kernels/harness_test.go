@@ -28,6 +28,7 @@ import (
 type device interface {
 	put(t testing.TB, data []byte) kernels.Ptr // on an address that is a multiple of 256
 	get(t testing.TB, p kernels.Ptr, n int) []byte
+	copyTo(t testing.TB, to kernels.Ptr, data []byte)
 	launch(t testing.TB, l *kernels.Launch, argument []byte)
 	reset(t testing.TB)  // frees what put has allocated
 	variants() []variant // the first one for all ops, the others for attention
@@ -125,15 +126,13 @@ func bindPlan(t testing.TB, p *kernels.Plan, work kernels.Ptr, args ...arg) boun
 	return b
 }
 
-// run makes all launches. First it copies the arrays that they read, which only a device with copyTo can.
+// run makes all launches. First it copies the arrays that they read.
 func (b bound) run(t testing.TB, dev device) {
 	t.Helper()
 	for i := range b.Arrays {
 		a := b.Arrays[i].Content.Copy()
 		require.NoError(t, b.Arrays[i].Content.Place(a, b.at))
-		dev.(interface {
-			copyTo(t testing.TB, to kernels.Ptr, data []byte)
-		}).copyTo(t, b.at.Of(b.Arrays[i].To), a)
+		dev.copyTo(t, b.at.Of(b.Arrays[i].To), a)
 	}
 	for i := range b.Steps {
 		dev.launch(t, &b.Steps[i].Launch, b.arguments[i])

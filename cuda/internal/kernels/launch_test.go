@@ -202,19 +202,24 @@ func matchBinaries(t *testing.T, plans []*kernels.Plan) {
 	}
 }
 
+// list is short for the operands of tables.
+type list = []spec.Operand
+
+// refusedCall is a call of an op that is refused, and why: detail is a part of the error.
+type refusedCall struct {
+	op      spec.Spec
+	in, out list
+	reason  graph.Reason
+	detail  string
+}
+
 // TestUnsupported checks the reason for each op that the kernels refuse.
 func TestUnsupported(t *testing.T) {
 	of, f := operand, func(shape ...int) spec.Operand { return operand(tensor.Float32, shape...) }
-	type list = []spec.Operand
 	half, halfRow, f16 := of(ops.BFloat16, 3), of(ops.BFloat16, 1, 3), of(ops.Float16, 3)
 	rotated := linear.Fused{Rotated: [linear.MaxFused]bool{true}, RoPE: pointwise.RoPE{Base: 1e4}}
 	q, lse := of(ops.BFloat16, 1, 8, 1, 16), of(tensor.Float32, 1, 1, 8)
-	for name, x := range map[string]struct {
-		op      spec.Spec
-		in, out list
-		reason  graph.Reason
-		detail  string
-	}{
+	for name, x := range map[string]refusedCall{
 		"float64":      {pointwise.SiLU{}, list{of(tensor.Float64, 1)}, list{f(1)}, graph.ReasonType, "got float64"},
 		"two types":    {pointwise.SiLU{}, list{half}, list{f(3)}, graph.ReasonType, "x is bf16, y is f32, want one type"},
 		"half to half": {spec.Cast{To: ops.Float16}, list{half}, list{f16}, graph.ReasonType, "cast from bf16 to f16"},
@@ -256,7 +261,6 @@ func TestUnsupported(t *testing.T) {
 func TestShapeRules(t *testing.T) {
 	f, ints := func(shape ...int) spec.Operand { return operand(tensor.Float32, shape...) },
 		operand(tensor.Int32, 1, 8, 2, 3)
-	type list = []spec.Operand
 	q, k, lse, factor := f(1, 8, 4, 16), f(1, 8, 2, 16), f(1, 4, 8), operand(tensor.Float64, 1)
 	params := ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 4}
 	chosen := func(change func(*ops.Params)) attention.SelectBlocks {
@@ -265,12 +269,7 @@ func TestShapeRules(t *testing.T) {
 		return attention.SelectBlocks{Params: p}
 	}
 	kc, row := f(1, 3, 2, 16), f(1, 1, 1, 2)
-	for name, x := range map[string]struct {
-		op      spec.Spec
-		in, out list
-		reason  graph.Reason
-		detail  string
-	}{
+	for name, x := range map[string]refusedCall{
 		"no elements": {pointwise.SiLU{}, list{f(0)}, list{f(0)}, graph.ReasonSize, "input 0 has a zero size"},
 		"overflow": {norm.Softmax{}, list{f(1<<40, 1<<40)}, list{f(1<<40, 1<<40)}, graph.ReasonSize,
 			"input 0 is too large"},

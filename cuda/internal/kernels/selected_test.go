@@ -312,17 +312,20 @@ func fewWalked() []selectedSize {
 	return []selectedSize{walkedSizes[0], walkedSizes[2], walkedSizes[18], gatheredSizes[5], gatheredSizes[7]}
 }
 
+// moreWalked returns the sizes for these tests on a GPU.
+func moreWalked() []selectedSize {
+	return append(fewWalked(), walkedSizes[1], walkedSizes[5], walkedSizes[9], gatheredSizes[1], gatheredSizes[6])
+}
+
 func TestWalksOfNaNAndInfOnGPU(t *testing.T) {
 	dev := openGPU(t)
-	for _, x := range selectedCases(t, append(fewWalked(), walkedSizes[1], walkedSizes[5], walkedSizes[9],
-		gatheredSizes[1], gatheredSizes[6])) {
+	for _, x := range selectedCases(t, moreWalked()) {
 		compareSpoiled(t, dev, []typedCase{x}, walkedPositions(x.operands[0].Shape[1]))
 	}
 }
 
 func TestWalksOfLargeLogitsOnGPU(t *testing.T) {
-	compareLargeLogits(t, openGPU(t), selectedCases(t, append(fewWalked(), walkedSizes[1], walkedSizes[5],
-		walkedSizes[9], gatheredSizes[1], gatheredSizes[6])), []int{-1, 2, 5, 8, 11, 14, 25, 50})
+	compareLargeLogits(t, openGPU(t), selectedCases(t, moreWalked()), []int{-1, 2, 5, 8, 11, 14, 25, 50})
 }
 
 func TestWalksAndPairsScaleOnGPU(t *testing.T) {
