@@ -19,9 +19,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
-// hasInputs reports whether keys and values of branch i are inputs. Those of dense attention are the window's.
-func hasInputs(c decode.KVCache, i int) bool { return decode.Step{Cache: c}.Inputs().K[i] >= 0 }
-
 // set writes x into a, from element at on.
 func set(a spec.Arg, at int, x []float64) {
 	for i, v := range x {
@@ -54,20 +51,11 @@ func newDecoding(t testing.TB, c opcases.Decoding, dt tensor.Dtype, slots int) *
 	zeros := func(name string, shape ...int) array {
 		return array{Name: name, Shape: shape, Floats: make([]float64, tensor.Shape(shape).TotalSize())}
 	}
-	in := []array{zeros("q", slots, 1, c.Heads, c.Cache.KeyDim)}
-	for i := range 3 {
-		if hasInputs(c.Cache, i) {
-			in = append(in, zeros("k", slots, 1, c.Cache.KVHeads, c.Cache.KeyDim),
-				zeros("v", slots, 1, c.Cache.KVHeads, c.Cache.ValueDim))
-		}
+	var in []array
+	for _, shape := range c.InputShapes(slots) {
+		in = append(in, zeros("input", shape...))
 	}
-	switch {
-	case c.GateHidden > 0:
-		in = append(in, zeros("hidden", slots, 1, c.GateHidden))
-	case !c.Cache.Dense():
-		in = append(in, zeros("gates", slots, 1, c.Heads, c.Gates()))
-	}
-	for _, p := range append(c.GateLayer(), c.Phi()...) {
+	for _, p := range c.Weights() {
 		in = append(in, array{Name: "weights", Shape: p.Shape, Floats: p.Data})
 	}
 	d.cell = len(in)
@@ -94,25 +82,8 @@ func (d *decoding) token(slot int, s opcases.Sequence, t int) {
 	if page := 1 + t/d.Cache.PageLen; row[page] < 0 {
 		row[page], d.free = d.free[0], d.free[1:]
 	}
-	put := func(i int, x *ref.Tensor) {
-		data := x.Row(0, t)
-		n := d.in[i].Elements() / d.Cache.Slots
-		set(d.in[i], slot*n, data[:n])
-	}
-	put(0, s.Q)
-	next := 1
-	for i := range s.K {
-		if hasInputs(d.Cache, i) {
-			put(next, s.K[i])
-			put(next+1, s.V[i])
-			next += 2
-		}
-	}
-	switch {
-	case d.GateHidden > 0:
-		put(next, s.Hidden)
-	case !d.Cache.Dense():
-		put(next, s.Gates)
+	for i, x := range d.Token(s, t) {
+		set(d.in[i], slot*len(x), x)
 	}
 }
 
@@ -177,20 +148,7 @@ func TestDecodeMatchesOracle(t *testing.T) {
 						outs[i], blocks[i] = append(outs[i], o...), append(blocks[i], idx...)
 						at := step - begins[i]
 						for g := range kvHeads {
-							want := []int32{0, 0, int32(at + 1)}
-							if !c.Cache.Dense() {
-								want = []int32{int32(spec.NumVisible(at, p.BlockLen, p.Stride)), 0, int32(min(p.Window, at+1))}
-								for i := range want {
-									if !hasInputs(c.Cache, i) {
-										want[i] = 0
-									}
-								}
-								for _, j := range idx[g*p.TopN:][:p.TopN] {
-									if j >= 0 {
-										want[1] += int32(min(p.SelectBlock, at+1-int(j)*p.SelectBlock))
-									}
-								}
-							}
+							want := c.KeysRead(at, idx[g*p.TopN:][:p.TopN])
 							require.Equal(t, want, read[g*3:][:3], "keys read at token %d", at)
 						}
 					}
@@ -239,7 +197,7 @@ func TestDecodeOfOverflowingLogits(t *testing.T) {
 func (d *decoding) fill(t testing.TB, dt tensor.Dtype, slot int, s opcases.Sequence, n int) {
 	const room = 5
 	t.Helper()
-	row, p := d.row(slot), d.Cache.Params
+	row := d.row(slot)
 	for i := range (n + d.Cache.PageLen - 1) / d.Cache.PageLen {
 		row[1+i], d.free = d.free[0], d.free[1:]
 	}
@@ -250,23 +208,8 @@ func (d *decoding) fill(t testing.TB, dt tensor.Dtype, slot int, s opcases.Seque
 		return ref.From(data, 1, n+room, x.Shape[2], x.Shape[3])
 	}
 	var in []array
-	add := func(x *ref.Tensor) { in = append(in, array{Name: "x", Shape: x.Shape, Floats: x.Data}) }
-	for i := range s.K {
-		if !hasInputs(d.Cache, i) {
-			continue
-		}
-		k, v := cut(ref.RoPE(s.K[i], opcases.DecodingBase, 0)), cut(s.V[i])
-		if decode.Branch(i) == decode.Compressed {
-			for side, x := range []*ref.Tensor{k, v} {
-				if ref.NumCompressed(n+room, p.BlockLen, p.Stride) == 0 {
-					add(ref.New(1, 1, x.Shape[2], x.Shape[3]))
-				} else {
-					add(d.Compressed(x, side))
-				}
-			}
-		}
-		add(k)
-		add(v)
+	for _, x := range d.FillInputs(s, cut) {
+		in = append(in, array{Name: "x", Shape: x.Shape, Floats: x.Data})
 	}
 	in = append(in, array{Name: "cache", Shape: d.in[d.cell].Shape, Floats: make([]float64, d.Cache.Elements())},
 		array{Name: "page table", Shape: []int{1, 1 + d.width}, Ints: append([]int32{int32(slot), int32(n)}, row[1:]...)})

@@ -191,7 +191,10 @@ func packedOps(t testing.TB, x packing, dt tensor.Dtype, c dims, seed uint64) ma
 		Stride: p.Stride}
 	kc := add("compress mean", packedOp{spec: same(mean), in: []array{k}, along: []axis{alongTokens}, table: 1,
 		results: []axis{alongKeys}})[0]
-	add("gradient of compress mean", packedOp{spec: func(S int) spec.Spec { return compress.MeanGrad{BlockLen: p.BlockLen, Stride: p.Stride, Tokens: S} },
+	meanGrad := func(S int) spec.Spec {
+		return compress.MeanGrad{BlockLen: p.BlockLen, Stride: p.Stride, Tokens: S}
+	}
+	add("gradient of compress mean", packedOp{spec: meanGrad,
 		in: []array{y}, along: []axis{alongKeys}, table: 1, results: []axis{alongTokens}})
 	weights := []axis{alongTokens, uncut, uncut, uncut}
 	made := add("compress mlp", packedOp{spec: same(mlp), in: []array{k, pe, w1, w2}, along: weights, table: 4,

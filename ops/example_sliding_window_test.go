@@ -15,7 +15,8 @@ import (
 func ExampleSlidingWindow() {
 	g := G.NewGraph()
 	input := func(name string, heads int) *G.Node { // [B,S,heads,D]
-		return G.NewTensor(g, tensor.Float32, 4, G.WithShape(1, 128, heads, 16), G.WithName(name), G.WithInit(G.Gaussian(0, 1)))
+		return G.NewTensor(g, tensor.Float32, 4, G.WithShape(1, 128, heads, 16), G.WithName(name),
+			G.WithInit(G.Gaussian(0, 1)))
 	}
 	q, k, v := input("q", 4), input("k", 2), input("v", 2) // two query heads share a key/value head
 

@@ -115,7 +115,7 @@ func AttentionCases() (list []AttentionCase) {
 // Cases returns the cases of Branches, the block selection, and the selected branch with some lists that show no key.
 func (s AttentionCase) Cases() []Case {
 	branches := Branches(s.Dims, s.Params)
-	list := append(branches, selectCase(s.Dims, s.Params))
+	list := append(branches, selectCase(s.Dims, s.Params, nil))
 	if s.S > 8 {
 		selected := slices.IndexFunc(branches, func(c Case) bool { return c.Name == "selected" })
 		list = append(list, invisibleLists(branches[selected], s.Dims, s.Params))
@@ -130,39 +130,47 @@ func (s AttentionCase) Cases() []Case {
 // Branches returns cases of the attention ops at one size: window, dense, compressed and selected, by these names. The
 // oracle selects the blocks of the selected branch.
 func Branches(c Dims, p ops.Params) []Case {
+	q, _, _ := c.Tokens(1)
+	kc, _ := c.Compressed(4, p.BlockLen, p.Stride)
+	idx := Blocks(p, q, kc)
+	return branches(c, p, nil, idx, ref.WindowMask(p.Window), ref.CausalMask(), ref.CompressedMask(p.BlockLen, p.Stride),
+		ref.SelectedMask(idx.Ints, c.B, c.S, c.Hkv, p.SelectBlock))
+}
+
+// branches returns the cases of Branches for documents, or for none, with the mask of each.
+func branches(c Dims, p ops.Params, docs *ref.Documents, idx Array, masks ...ref.Mask) []Case {
 	q, k, v := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
-	idx := Blocks(p, q, kc)
 	list := []Case{
-		{Name: "window", Inputs: []Array{q, k, v}, Mask: ref.WindowMask(p.Window),
-			Build: func(in []*G.Node) (*G.Node, error) { return ops.SlidingWindow(in[0], in[1], in[2], p.Window) }},
-		{Name: "dense", Inputs: []Array{q, k, v}, Mask: ref.CausalMask(),
-			Build: func(in []*G.Node) (*G.Node, error) { return ops.CausalAttention(in[0], in[1], in[2]) }},
-		{Name: "compressed", Inputs: []Array{q, kc, vc}, Mask: ref.CompressedMask(p.BlockLen, p.Stride),
-			Build: func(in []*G.Node) (*G.Node, error) {
-				return ops.CompressedAttention(in[0], in[1], in[2], p)
-			}},
-		{Name: "selected", Inputs: []Array{q, k, v, idx}, Mask: ref.SelectedMask(idx.Ints, c.B, c.S, c.Hkv, p.SelectBlock),
-			Build: func(in []*G.Node) (*G.Node, error) {
-				return ops.SelectedAttention(in[0], in[1], in[2], in[3], p.SelectBlock)
-			}},
+		Packed("window", docs, []Array{q, k, v}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
+			return ops.SlidingWindow(in[0], in[1], in[2], p.Window, ops.WithDocuments(table))
+		}),
+		Packed("dense", docs, []Array{q, k, v}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
+			return ops.CausalAttention(in[0], in[1], in[2], ops.WithDocuments(table))
+		}),
+		Packed("compressed", docs, []Array{q, kc, vc}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
+			return ops.CompressedAttention(in[0], in[1], in[2], p, ops.WithDocuments(table))
+		}),
+		Packed("selected", docs, []Array{q, k, v, idx}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
+			return ops.SelectedAttention(in[0], in[1], in[2], in[3], p.SelectBlock, ops.WithDocuments(table))
+		}),
 	}
-	for i, c := range list {
-		list[i] = withOracle(c)
+	for i, mask := range masks {
+		list[i] = WithOracle(list[i], mask)
 	}
 	return list
 }
 
-// withOracle completes the case of an attention op: it copies the inputs, and sets Outputs and Gradients from the
-// case's mask.
-func withOracle(c Case) Case {
+// WithOracle completes the case of an attention op with a mask: it copies the inputs, and sets Outputs and Gradients.
+func WithOracle(c Case, mask ref.Mask) Case {
+	c.Mask, c.Inputs = mask, slices.Clone(c.Inputs)
 	for i, a := range c.Inputs {
 		c.Inputs[i].Floats = slices.Clone(a.Floats)
 	}
-	c.Outputs = func(in tensors) tensors { return results(ref.Attention(in[0], in[1], in[2], c.Mask)) }
+	c.Outputs = func(in tensors) tensors { return results(ref.Attention(in[0], in[1], in[2], mask)) }
 	c.Gradients = func(in tensors, do *ref.Tensor) tensors {
-		o, _ := ref.Attention(in[0], in[1], in[2], c.Mask)
-		return append(results(ref.AttentionGrad(in[0], in[1], in[2], o, do, c.Mask)), make(tensors, len(in)-3)...)
+		o, _ := ref.Attention(in[0], in[1], in[2], mask)
+		return append(results(ref.AttentionGrad(in[0], in[1], in[2], o, do, mask)), make(tensors, len(in)-3)...)
 	}
 	return c
 }
@@ -179,8 +187,8 @@ func invisibleLists(x Case, c Dims, p ops.Params) Case {
 	if c.S > p.SelectBlock {
 		idx.Ints[0] = int32((c.S - 1) / p.SelectBlock)
 	}
-	x.Name, x.Mask = "selected, lists without visible keys", ref.SelectedMask(idx.Ints, c.B, c.S, c.Hkv, p.SelectBlock)
-	return withOracle(x)
+	x.Name = "selected, lists without visible keys"
+	return WithOracle(x, ref.SelectedMask(idx.Ints, c.B, c.S, c.Hkv, p.SelectBlock))
 }
 
 // Blocks returns the blocks that the oracle selects for q and kc.
@@ -194,15 +202,16 @@ func Blocks(p ops.Params, q, kc Array) Array {
 }
 
 // selectCase returns a case of the block selection, from the lse of the compressed attention.
-func selectCase(c Dims, p ops.Params) Case {
+func selectCase(c Dims, p ops.Params, docs *ref.Documents) Case {
 	q, _, _ := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
-	return Case{
-		Name: "select", Inputs: []Array{q, kc, vc}, Selection: &p,
-		Build: func(in []*G.Node) (*G.Node, error) {
-			o := G.Must(ops.CompressedAttention(in[0], in[1], in[2], p))
-			return ops.SelectBlocks(in[0], in[1], G.Must(ops.LSE(o)), p)
-		},
-		Outputs: func(tensors) tensors { return results(nil) },
-	}
+	x := Packed("select", docs, []Array{q, kc, vc}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
+		o, err := ops.CompressedAttention(in[0], in[1], in[2], p, ops.WithDocuments(table))
+		if err != nil {
+			return nil, err
+		}
+		return ops.SelectBlocks(in[0], in[1], G.Must(ops.LSE(o)), p, ops.WithDocuments(table))
+	})
+	x.Selection, x.Outputs = &p, func(tensors) tensors { return results(nil) }
+	return x
 }

@@ -90,6 +90,88 @@ func (c Decoding) Gates() (n int) {
 	return n
 }
 
+// HasInputs reports whether keys and values of branch i are inputs of a step. Those of dense attention are the
+// window's.
+func (c Decoding) HasInputs(i int) bool { return decode.Step{Cache: c.Cache}.Inputs().K[i] >= 0 }
+
+// inputs returns the inputs of steps for all tokens of s, up to the gates.
+func (c Decoding) inputs(s Sequence) []*ref.Tensor {
+	list := []*ref.Tensor{s.Q}
+	for i := range s.K {
+		if c.HasInputs(i) {
+			list = append(list, s.K[i], s.V[i])
+		}
+	}
+	switch {
+	case c.GateHidden > 0:
+		list = append(list, s.Hidden)
+	case !c.Cache.Dense():
+		list = append(list, s.Gates)
+	}
+	return list
+}
+
+// Token returns the inputs of a step for token t of s, up to the gates.
+func (c Decoding) Token(s Sequence, t int) (rows [][]float64) {
+	for _, x := range c.inputs(s) {
+		rows = append(rows, x.Row(0, t))
+	}
+	return rows
+}
+
+// InputShapes returns the shapes of the inputs of Token, for a step of some slots.
+func (c Decoding) InputShapes(slots int) (shapes [][]int) {
+	for _, x := range c.inputs(c.Sequence(0, 1)) {
+		shapes = append(shapes, append([]int{slots, 1}, x.Shape[2:]...))
+	}
+	return shapes
+}
+
+// Weights returns the parameters of the gates' layer and of the compression, the last inputs before the cache.
+func (c Decoding) Weights() []*ref.Tensor { return append(c.GateLayer(), c.Phi()...) }
+
+// FillInputs returns the inputs of decode.FillCache before the cache: keys, values and their compressions. cut returns
+// the tokens of an array that are given.
+func (c Decoding) FillInputs(s Sequence, cut func(x *ref.Tensor) *ref.Tensor) (list []*ref.Tensor) {
+	for i := range s.K {
+		if !c.HasInputs(i) {
+			continue
+		}
+		pair := []*ref.Tensor{cut(ref.RoPE(s.K[i], DecodingBase, 0)), cut(s.V[i])}
+		for side, x := range pair {
+			switch {
+			case c.Cache.Dense() || decode.Branch(i) != decode.Compressed:
+			case ref.NumCompressed(x.Shape[1], c.Cache.BlockLen, c.Cache.Stride) == 0:
+				list = append(list, ref.New(1, 1, x.Shape[2], x.Shape[3]))
+			default:
+				list = append(list, c.Compressed(x, side))
+			}
+		}
+		list = append(list, pair...)
+	}
+	return list
+}
+
+// KeysRead returns how many keys a group has to read at token t, by branch. idx are its selected blocks.
+func (c Decoding) KeysRead(t int, idx []int32) []int32 {
+	if c.Cache.Dense() {
+		return []int32{0, 0, int32(t + 1)}
+	}
+	p := c.Cache.Params
+	want := []int32{int32(ref.NumVisible(t, p.BlockLen, p.Stride)), 0, int32(min(p.Window, t+1))}
+	for _, j := range idx {
+		if j >= 0 {
+			want[1] += int32(min(p.SelectBlock, t+1-int(j)*p.SelectBlock))
+		}
+	}
+	for i := range want {
+		if !c.HasInputs(i) {
+			want[i] = 0
+		}
+	}
+	return want
+}
+
 func normalTensor(seed uint64, shape ...int) *ref.Tensor {
 	n := 1
 	for _, s := range shape {

@@ -61,16 +61,20 @@ func CasesOfDocuments(c Dims, p ops.Params, lengths []int, cost Cost) []Case {
 	list := slices.Concat(packedBranches(c, p, docs), packedCompressions(c, p, docs), packedRoPEs(c, docs))
 	for i := range list {
 		list[i].Name += fmt.Sprintf(" of documents %v, %+v %+v", lengths, c, p)
-		list[i].Cost, list[i].Documents = cost, docs
+		list[i].Cost = cost
 	}
 	return list
 }
 
-// packed returns a case of an op with documents. build applies the op to the inputs before cu_seqlens and to the table.
-func packed(name string, docs *ref.Documents, in []Array, build func(in []*G.Node, table *G.Node) (*G.Node,
+// Packed returns a case of an op with documents, or of the op without them if docs is nil. build applies the op to the
+// inputs before cu_seqlens and to the table, which is nil without documents.
+func Packed(name string, docs *ref.Documents, in []Array, build func(in []*G.Node, table *G.Node) (*G.Node,
 	error)) Case {
-	return Case{Name: name, Inputs: append(slices.Clip(in), Array{Name: "cu_seqlens", Shape: []int{len(docs.CU)},
-		Ints: docs.CU}),
+	if docs == nil {
+		return Case{Name: name, Inputs: in, Build: func(in []*G.Node) (*G.Node, error) { return build(in, nil) }}
+	}
+	return Case{Name: name, Documents: docs, Inputs: append(slices.Clip(in), Array{Name: "cu_seqlens",
+		Shape: []int{len(docs.CU)}, Ints: docs.CU}),
 		Build: func(in []*G.Node) (*G.Node, error) {
 			table, err := ops.DocumentTable(in[len(in)-1], docs.B, docs.S, ops.Params{BlockLen: docs.L, Stride: docs.D})
 			if err != nil {
@@ -82,40 +86,13 @@ func packed(name string, docs *ref.Documents, in []Array, build func(in []*G.Nod
 
 // packedBranches returns cases of the attention ops and of the block selection.
 func packedBranches(c Dims, p ops.Params, docs *ref.Documents) []Case {
-	q, k, v := c.Tokens(1)
-	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
+	q, _, _ := c.Tokens(1)
+	kc, _ := c.Compressed(4, p.BlockLen, p.Stride)
 	idx := Array{Name: "idx", Shape: []int{c.B, c.S, c.Hkv, p.TopN}, Ints: docs.SelectBlocks(q.Tensor(), kc.Tensor(),
 		p.SelectBlock, p.TopN)}
-	list := []Case{
-		packed("window", docs, []Array{q, k, v}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
-			return ops.SlidingWindow(in[0], in[1], in[2], p.Window, ops.WithDocuments(table))
-		}),
-		packed("dense", docs, []Array{q, k, v}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
-			return ops.CausalAttention(in[0], in[1], in[2], ops.WithDocuments(table))
-		}),
-		packed("compressed", docs, []Array{q, kc, vc}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
-			return ops.CompressedAttention(in[0], in[1], in[2], p, ops.WithDocuments(table))
-		}),
-		packed("selected", docs, []Array{q, k, v, idx}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
-			return ops.SelectedAttention(in[0], in[1], in[2], in[3], p.SelectBlock, ops.WithDocuments(table))
-		}),
-	}
-	for i, mask := range []ref.Mask{
-		docs.Mask(ref.WindowMask(p.Window)), docs.Mask(ref.CausalMask()), docs.CompressedMask(),
-		docs.SelectedMask(idx.Ints, c.Hkv, p.SelectBlock),
-	} {
-		list[i].Mask = mask
-		list[i] = withOracle(list[i])
-	}
-	selection := packed("select", docs, []Array{q, kc, vc}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
-		o, err := ops.CompressedAttention(in[0], in[1], in[2], p, ops.WithDocuments(table))
-		if err != nil {
-			return nil, err
-		}
-		return ops.SelectBlocks(in[0], in[1], G.Must(ops.LSE(o)), p, ops.WithDocuments(table))
-	})
-	selection.Selection, selection.Outputs = &p, func(tensors) tensors { return results(nil) }
-	return append(list, selection)
+	list := branches(c, p, docs, idx, docs.Mask(ref.WindowMask(p.Window)), docs.Mask(ref.CausalMask()),
+		docs.CompressedMask(), docs.SelectedMask(idx.Ints, c.Hkv, p.SelectBlock))
+	return append(list, selectCase(c, p, docs))
 }
 
 // packedCompressions returns cases of compression by the mean and by the MLP.
@@ -124,7 +101,7 @@ func packedCompressions(c Dims, p ops.Params, docs *ref.Documents) []Case {
 	l, d, nc := p.BlockLen, p.Stride, max(1, ops.NumCompressed(c.S, p.BlockLen, p.Stride))
 	_, x, _ := c.Tokens(1)
 	shape := []int{c.B, nc, c.Hkv, c.D}
-	mean := packed("compress mean", docs, []Array{x}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
+	mean := Packed("compress mean", docs, []Array{x}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
 		return ops.CompressMean(in[0], ops.Params{BlockLen: l, Stride: d}, ops.WithDocuments(table))
 	})
 	mean.Outputs = func(in tensors) tensors {
@@ -143,7 +120,7 @@ func packedCompressions(c Dims, p ops.Params, docs *ref.Documents) []Case {
 		scale = 0.05
 	}
 	weights := []Array{Normal("pe", 2, l, c.D), normalTimes(scale, "w1", 3, hidden, l*c.D), Normal("w2", 4, c.D, hidden)}
-	mlp := packed("compress mlp", docs, append([]Array{x}, weights...), func(in []*G.Node, table *G.Node) (*G.Node,
+	mlp := Packed("compress mlp", docs, append([]Array{x}, weights...), func(in []*G.Node, table *G.Node) (*G.Node,
 		error) {
 		return ops.CompressMLP(in[0], in[1], in[2], in[3], ops.Params{BlockLen: l, Stride: d}, ops.WithDocuments(table))
 	})
@@ -175,7 +152,7 @@ func packedRoPEs(c Dims, docs *ref.Documents) []Case {
 		return docs.Map(x, ref.Tokens, ref.Tokens, func(x *ref.Tensor) *ref.Tensor { return f(x, base, start) }, x.Shape...)
 	}
 	q, _, _ := c.Tokens(1)
-	rope := packed("rope", docs, []Array{q}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
+	rope := Packed("rope", docs, []Array{q}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
 		return ops.RoPE(in[0], base, start, ops.WithDocuments(table))
 	})
 	rope.Outputs = func(in tensors) tensors { return results(rotated(in[0], ref.RoPE)) }
@@ -189,7 +166,7 @@ func packedRoPEs(c Dims, docs *ref.Documents) []Case {
 			return spec.Apply(s, append(slices.Clip(in), table)...)
 		}
 	}
-	linears := packed("linears", docs, []Array{x, w, plain}, applied(op))
+	linears := Packed("linears", docs, []Array{x, w, plain}, applied(op))
 	linears.Outputs = func(v tensors) tensors {
 		rows := v[0].Reshape(c.B*c.S, in)
 		return results(rotated(ref.Linear(rows, v[1], nil).Reshape(c.B, c.S, heads, dim), ref.RoPE),
@@ -197,7 +174,7 @@ func packedRoPEs(c Dims, docs *ref.Documents) []Case {
 	}
 	back := linear.FusedGrad{In: in, RoPE: op.RoPE, Terms: [linear.MaxFused]int{1}, Rotated: op.Rotated}
 	back.RoPE.Inverse = true
-	grad := packed("gradient of linears", docs, []Array{x, Normal("dy", 5, q.Shape...), w}, applied(back))
+	grad := Packed("gradient of linears", docs, []Array{x, Normal("dy", 5, q.Shape...), w}, applied(back))
 	grad.Outputs = func(v tensors) tensors {
 		dx, dw, _ := ref.LinearGrad(v[0].Reshape(c.B*c.S, in), v[2], rotated(v[1], ref.RoPEGrad).Reshape(c.B*c.S, heads*dim))
 		return results(dx.Reshape(c.B, c.S, in), dw)

@@ -39,8 +39,8 @@ func (x *fixture) eachCopies(f func(copies bool, gradients elemType)) {
 	}
 }
 
-// step runs the ops of a step twice: the norm, AdamW without and with copies, and Muon without and with copies. It returns
-// the norm and the tensors after the step.
+// step runs the ops of a step twice: the norm, AdamW without and with copies, and Muon without and with copies. It
+// returns the norm and the tensors after the step.
 func (x *fixture) step(h optimizer.Hyper, gradients elemType, before []stepTensor) (norm float64, after []stepTensor) {
 	defer x.dev.reset(x.t)
 	hyper, aligned := make([]float64, optimizer.HyperLen), *x
@@ -175,7 +175,8 @@ func (x *fixture) adamWTensors(copies bool) (list []stepTensor) {
 }
 
 func adamWHyper(step int, clip float64) optimizer.Hyper {
-	return optimizer.Hyper{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: clip, Scale: adamWScale, Step: step,
+	return optimizer.Hyper{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: clip, Scale: adamWScale,
+		Step:     step,
 		Momentum: 0.95}
 }
 
@@ -189,26 +190,31 @@ func TestAdamWMatchesOracle(t *testing.T) {
 	})
 }
 
+// requireNoStep wants a step to change no tensor if a gradient is not finite.
+func (x *fixture) requireNoStep(bad float64, of, at int, gradients elemType, before []stepTensor) {
+	x.t.Helper()
+	before[of].grad[at] = bad
+	norm, after := x.step(adamWHyper(1, 1), gradients, before)
+	require.True(x.t, math.IsInf(norm, 1) || math.IsNaN(norm) && math.IsNaN(bad), "norm %v of gradients with %v", norm, bad)
+	for i, a := range after {
+		require.Equal(x.t, before[i].weight, a.weight)
+		require.Equal(x.t, before[i].m, a.m)
+		require.Equal(x.t, before[i].v, a.v)
+	}
+}
+
 func TestAdamWOfANormThatIsNotFinite(t *testing.T) {
 	onFixture(t, func(t *testing.T, x *fixture) {
 		x.eachCopies(func(copies bool, gradients elemType) {
 			for _, bad := range []float64{math.NaN(), math.Inf(1)} {
-				before := x.adamWTensors(copies)
-				before[2].grad[1<<13] = bad
-				norm, after := x.step(adamWHyper(1, 1), gradients, before)
-				require.True(t, math.IsNaN(norm) || math.IsInf(norm, 0), "norm %v of gradients with %v", norm, bad)
-				for i, a := range after {
-					require.Equal(t, before[i].weight, a.weight)
-					require.Equal(t, before[i].m, a.m)
-					require.Equal(t, before[i].v, a.v)
-				}
+				x.requireNoStep(bad, 2, 1<<13, gradients, x.adamWTensors(copies))
 			}
 		})
 	})
 }
 
-// muonTensors draws three matrices of one shape, one with more rows than columns, and one row. The second takes no step of
-// Muon.
+// muonTensors draws three matrices of one shape, one with more rows than columns, and one row. The second takes no step
+// of Muon.
 func (x *fixture) muonTensors(copies bool) (list []stepTensor) {
 	for i, shape := range [][]int{{24, 40}, {24, 40}, {24, 40}, {70, 33}, {1, 9}} {
 		a := x.newStepTensor(uint64(10*i), shape...)
@@ -229,14 +235,7 @@ func TestMuonMatchesOracle(t *testing.T) {
 func TestMuonOfANormThatIsNotFinite(t *testing.T) {
 	onFixture(t, func(t *testing.T, x *fixture) {
 		x.eachCopies(func(copies bool, gradients elemType) {
-			before := x.muonTensors(copies)
-			before[3].grad[5] = math.Inf(1)
-			norm, after := x.step(adamWHyper(1, 1), gradients, before)
-			require.True(t, math.IsInf(norm, 1))
-			for i, a := range after {
-				require.Equal(t, before[i].weight, a.weight)
-				require.Equal(t, before[i].m, a.m)
-			}
+			x.requireNoStep(math.Inf(1), 3, 5, gradients, x.muonTensors(copies))
 		})
 	})
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// branches returns the cases of attention at one size, and block selection. It leaves out cases whose kernels another case
-// runs.
+// branches returns the cases of attention at one size, and block selection. It leaves out cases whose kernels another
+// case runs.
 func branches(t testing.TB, s opcases.AttentionCase, typ elemType) (attention []typedCase, selection typedCase) {
 	for _, c := range s.Cases() {
 		x, _ := withType(t, c, typ, aligned)
@@ -119,8 +119,8 @@ func (x typedCase) spoil(groups []spoiled) typedCase {
 	return x
 }
 
-// compareSpoiled puts NaN, Inf and -Inf into keys, values, queries and gradients, one row of each group at a time, at all the
-// positions. Everything that does not see them must keep its bits. What sees NaN must be NaN.
+// compareSpoiled puts NaN, Inf and -Inf into keys, values, queries and gradients, one row of each group at a time, at
+// all the positions. Everything that does not see them must keep its bits. What sees NaN must be NaN.
 func compareSpoiled(t *testing.T, dev device, list []typedCase, positions []int) {
 	for _, x := range list {
 		q, k, _, _ := x.inputs()
@@ -143,9 +143,9 @@ func compareSpoiled(t *testing.T, dev device, list []typedCase, positions []int)
 	}
 }
 
-// checkSpoiled checks the results of all groups. The first ones, listed in groups, are spoiled. A row of o, lse or dq sees the
-// spoiled number in its own query and in the keys of its mask. A row of dk and dv sees it in the queries that have the key in their
-// mask.
+// checkSpoiled checks the results of all groups. The first ones, listed in groups, are spoiled. A row of o, lse or dq
+// sees the spoiled number in its own query and in the keys of its mask. A row of dk and dv sees it in the queries that
+// have the key in their mask.
 func (x typedCase) checkSpoiled(t *testing.T, groups []spoiled, clean, got [5][]byte) {
 	t.Helper()
 	query, keys, _, _ := x.inputs()
@@ -163,7 +163,8 @@ func (x typedCase) checkSpoiled(t *testing.T, groups []spoiled, clean, got [5][]
 			if !sees {
 				require.Equal(t, before, after, "%v: other bits of %s in row %d", p, resultNames[result], i)
 			} else if sums && math.IsNaN(p.what) {
-				require.True(t, slices.ContainsFunc(x.decode(after), math.IsNaN), "%v: %s is finite in row %d", p, resultNames[result], i)
+				require.True(t, slices.ContainsFunc(x.decode(after), math.IsNaN), "%v: %s is finite in row %d", p,
+					resultNames[result], i)
 			}
 		}
 		sees := func(q, head int) bool {
@@ -188,8 +189,8 @@ func (x typedCase) checkSpoiled(t *testing.T, groups []spoiled, clean, got [5][]
 	}
 }
 
-// compareSpoiledSelection puts a number that is not finite into a compressed key. Queries that do not see it must choose the same
-// blocks as before. The others must choose blocks that exist.
+// compareSpoiledSelection puts a number that is not finite into a compressed key. Queries that do not see it must
+// choose the same blocks as before. The others must choose blocks that exist.
 func compareSpoiledSelection(t *testing.T, dev device, x typedCase) {
 	p := x.Selection
 	visible := ref.CompressedMask(p.BlockLen, p.Stride)
@@ -215,7 +216,8 @@ func compareSpoiledSelection(t *testing.T, dev device, x typedCase) {
 						require.Equal(t, clean[k:k+p.TopN], got[k:k+p.TopN], "%v in key %d, blocks of query %d", what, at, q)
 					}
 					for _, block := range got[k : k+p.TopN] {
-						require.True(t, block >= -1 && int(block)*p.SelectBlock <= q, "%v in key %d: block %d for query %d", what, at, block, q)
+						require.True(t, block >= -1 && int(block)*p.SelectBlock <= q,
+							"%v in key %d: block %d for query %d", what, at, block, q)
 					}
 				}
 			}
@@ -223,7 +225,8 @@ func compareSpoiledSelection(t *testing.T, dev device, x typedCase) {
 	}
 }
 
-// exactNumbers fills x with whole numbers from -3 to 3 times a power of two: sums of products of them are exact in float32.
+// exactNumbers fills x with whole numbers from -3 to 3 times a power of two: sums of products of them are exact in
+// float32.
 func exactNumbers(x *ref.Tensor, seed uint64, exponent int) {
 	for i, v := range testutil.Tokens(seed, len(x.Data), 7) {
 		x.Data[i] = math.Ldexp(float64(v-3), exponent)
@@ -239,10 +242,10 @@ func largest(x []float64) (most float64) {
 	return most
 }
 
-// compareLargeLogits has exact products q·k of growing magnitude. o and lse must stay within rounding of the oracle at all
-// magnitudes, since kernels take the difference to the maximum before the scale. In the gradients the rounding of a row's lse puts
-// all its probabilities off by a factor of at most exp(2^-24 |lse|), and the product with the scale puts each off by as much again.
-// No probability exceeds 1.
+// compareLargeLogits has exact products q·k of growing magnitude. o and lse must stay within rounding of the oracle at
+// all magnitudes, since kernels take the difference to the maximum before the scale. In the gradients the rounding of a
+// row's lse puts all its probabilities off by a factor of at most exp(2^-24 |lse|), and the product with the scale puts
+// each off by as much again. No probability exceeds 1.
 func compareLargeLogits(t *testing.T, dev device, list []typedCase, exponents []int) {
 	for _, x := range list {
 		variants := x.variants(t, dev)
@@ -301,13 +304,14 @@ func compareLargeLogits(t *testing.T, dev device, list []typedCase, exponents []
 	}
 }
 
-// compareScaled scales keys, values and the gradient of o by powers of two, and queries so that logits stay. Results must scale with them:
-// no number on the way leaves the range of its type, or loses more bits than another one.
+// compareScaled scales keys, values and the gradient of o by powers of two, and queries so that logits stay. Results
+// must scale with them: no number on the way leaves the range of its type, or loses more bits than another one.
 func compareScaled(t *testing.T, dev device, list []typedCase) {
 	for _, x := range list {
 		for i, on := range x.variants(t, dev) {
 			want := x.attend(t, dev, on)
-			for _, power := range [][3]int{{40, 35, 30}, {-40, -35, -30}, {0, -24, 0}, {3, 0, -20}, {0, 20, 40}}[:testutil.Tries(t, 2, 5)] {
+			for _, power := range [][3]int{{40, 35, 30}, {-40, -35, -30}, {0, -24, 0}, {3, 0, -20},
+				{0, 20, 40}}[:testutil.Tries(t, 2, 5)] {
 				if x.Type == kernels.F16 {
 					power = [3]int{power[0] / 10, power[1] / 10, power[2] / 10}
 				}
@@ -369,14 +373,16 @@ func sized(B, S, Hq, Hkv, D, Dv, l, d, block, n, w int) opcases.AttentionCase {
 var (
 	// spoiledSizes have rows and keys in several tiles, for general kernels and those on tensor cores of both widths.
 	spoiledSizes = []opcases.AttentionCase{
-		sized(2, 70, 2, 2, 8, 16, 8, 4, 64, 3, 20), sized(2, 67, 3, 1, 16, 8, 8, 4, 16, 3, 33), sized(1, 40, 3, 1, 72, 128, 4, 2, 32, 3, 40),
+		sized(2, 70, 2, 2, 8, 16, 8, 4, 64, 3, 20), sized(2, 67, 3, 1, 16, 8, 8, 4, 16, 3, 33),
+		sized(1, 40, 3, 1, 72, 128, 4, 2, 32, 3, 40),
 		sized(1, 40, 3, 1, 72, 128, 4, 2, 64, 3, 40),
 		sized(1, 385, 1, 1, 8, 16, 8, 4, 64, 3, 20), // lists of few of the blocks
 		sized(1, 67, 2, 1, 192, 128, 8, 4, 64, 3, 20), sized(1, 385, 1, 1, 136, 8, 8, 4, 64, 3, 20),
 	}
 	// logitSizes have dims whose square root is a power of two and others.
 	logitSizes = []opcases.AttentionCase{
-		sized(1, 40, 2, 1, 96, 16, 8, 4, 64, 3, 20), sized(1, 37, 3, 1, 64, 64, 8, 4, 16, 3, 11), sized(1, 33, 2, 1, 80, 72, 4, 2, 32, 3, 40),
+		sized(1, 40, 2, 1, 96, 16, 8, 4, 64, 3, 20), sized(1, 37, 3, 1, 64, 64, 8, 4, 16, 3, 11),
+		sized(1, 33, 2, 1, 80, 72, 4, 2, 32, 3, 40),
 		sized(1, 33, 2, 1, 80, 72, 4, 2, 64, 3, 40),
 		sized(1, 385, 1, 1, 72, 8, 8, 4, 64, 3, 20), sized(1, 33, 2, 1, 192, 128, 8, 4, 64, 3, 20),
 	}

@@ -22,8 +22,10 @@ import (
 func TestAttentionMMABySizeAndType(t *testing.T) {
 	const B, S, Hq, Hkv = 2, 300, 12, 2
 	large := kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 100}
-	// The first part of the names of the kernels of selected attention: of those that own rows, and of the one that owns keys.
-	branches := map[string][2]string{"blocks of 16": {"selected16", "selected16"}, "blocks of 32": {"selected32", "selected32"}, "blocks of 48": {"selected16", "selected"}}
+	// The first part of the names of the kernels of selected attention: of those that own rows, and of the one that
+	// owns keys.
+	branches := map[string][2]string{"blocks of 16": {"selected16", "selected16"},
+		"blocks of 32": {"selected32", "selected32"}, "blocks of 48": {"selected16", "selected"}}
 	little := large
 	little.SharedPerBlock = 39 << 10
 	for _, c := range []struct {
@@ -73,13 +75,15 @@ func TestAttentionMMABySizeAndType(t *testing.T) {
 				}
 			}
 			check(c.span, attention.SlidingWindow{Window: 100}, false, false, "span_forward")
-			check(c.span, attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 100}}, true, false, "span_dq", "span_dkv")
+			check(c.span, attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 100}}, true, false,
+				"span_dq", "span_dkv")
 			branch, ok := branches[c.name]
 			if !ok {
 				branch = [2]string{"selected", "selected"}
 			}
 			check(c.selected, attention.Selected{SelectBlock: c.block}, false, true, branch[0]+"_forward")
-			check(c.selected, attention.SelectedGrad{Forward: attention.Selected{SelectBlock: c.block}}, true, true, branch[0]+"_dq", branch[1]+"_dkv")
+			check(c.selected, attention.SelectedGrad{Forward: attention.Selected{SelectBlock: c.block}}, true, true,
+				branch[0]+"_dq", branch[1]+"_dkv")
 		})
 	}
 }
@@ -93,7 +97,8 @@ func TestSelectBlocksKernelBySize(t *testing.T) {
 		entry, want         string // "" is a refusal
 		shared              int
 	}{
-		{h200, 65536, 12, 2, 64, 16, "cuda wgmma", "nsa_select_blocks_wgmma64_4_bf16", 105792}, // two of which fit a multiprocessor
+		// two of which fit a multiprocessor
+		{h200, 65536, 12, 2, 64, 16, "cuda wgmma", "nsa_select_blocks_wgmma64_4_bf16", 105792},
 		{h200, 65536, 64, 4, 128, 16, "cuda wgmma", "nsa_select_blocks_wgmma128_4_bf16", 226880},
 		{h200, 300, 12, 2, 64, 16, "cuda wgmma", "nsa_select_blocks_wgmma64_4_bf16", 0},
 		{h200, 65536, 33, 1, 64, 16, "cuda wgmma", "", 0},
@@ -108,7 +113,8 @@ func TestSelectBlocksKernelBySize(t *testing.T) {
 		{h200, 65536, 12, 2, 136, 16, "cuda mma", "", 0},
 	} {
 		p := ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: c.topN, Window: 512}
-		q, kc := operand(ops.BFloat16, 1, c.S, c.Hq, c.D), operand(ops.BFloat16, 1, ops.NumCompressed(c.S, 32, 16), c.Hkv, c.D)
+		q, kc := operand(ops.BFloat16, 1, c.S, c.Hq, c.D), operand(ops.BFloat16, 1, ops.NumCompressed(c.S, 32, 16),
+			c.Hkv, c.D)
 		call := graph.Call{
 			In:  []spec.Operand{q, kc, operand(tensor.Float32, 1, c.Hq, c.S)},
 			Out: []spec.Operand{operand(tensor.Int32, 1, c.S, c.Hkv, c.topN)},
@@ -161,7 +167,8 @@ func TestSpanForwardWGMMAByDim(t *testing.T) {
 		{kernels.BF16, 192, 128, lean, "", 0, graph.ReasonShared},
 		{kernels.F32, 64, 64, h200, "", 0, graph.ReasonType},
 	} {
-		p, err := planOf(c.gpu, "cuda wgmma", attention.SlidingWindow{Window: 100}, attentionSite(c.typ, false, 2, 300, 300, 12, 2, c.D, c.Dv))
+		p, err := planOf(c.gpu, "cuda wgmma", attention.SlidingWindow{Window: 100},
+			attentionSite(c.typ, false, 2, 300, 300, 12, 2, c.D, c.Dv))
 		if c.kernel == "" {
 			wantRefusal(t, c, err, c.reason)
 			continue
@@ -172,7 +179,8 @@ func TestSpanForwardWGMMAByDim(t *testing.T) {
 	}
 }
 
-// TestSpanGradientWGMMAByDim: the kernels of the gradient for compute capability 9.0, their grids, and the chunks of rows of a key.
+// TestSpanGradientWGMMAByDim: the kernels of the gradient for compute capability 9.0, their grids, and the chunks of
+// rows of a key.
 func TestSpanGradientWGMMAByDim(t *testing.T) {
 	older, few := h200, h200
 	older.Capability, few.SMs = 89, 5
@@ -191,11 +199,15 @@ func TestSpanGradientWGMMAByDim(t *testing.T) {
 		reason  graph.Reason
 	}{
 		{short, kernels.BF16, 300, 300, 64, few, []launch{{"span_dq_wgmma64_bf16", 5}, {"span_dkv_wgmma64_bf16", 4 * 3}}, 0},
-		{short, kernels.F16, 1280, 1280, 128, few, []launch{{"span_dq_wgmma128_f16", 5}, {"span_dkv_wgmma128_f16", 4 * 10}}, 0},
-		{long, kernels.BF16, 65536, 4095, 64, h200, []launch{{"span_dq_wgmma64_bf16", 132}, {"span_dkv_wgmma64_bf16", 4 * 32 * 17}, {"span_reduce_bf16", 4095}}, 0},
-		{short, kernels.F16, 1280, 1280, 192, few, []launch{{"span_dq_wgmma192x128_f16", 5}, {"span_dkv_wgmma192x128_f16", 4 * 10}}, 0},
+		{short, kernels.F16, 1280, 1280, 128, few, []launch{{"span_dq_wgmma128_f16", 5},
+			{"span_dkv_wgmma128_f16", 4 * 10}}, 0},
+		{long, kernels.BF16, 65536, 4095, 64, h200, []launch{{"span_dq_wgmma64_bf16", 132},
+			{"span_dkv_wgmma64_bf16", 4 * 32 * 17}, {"span_reduce_bf16", 4095}}, 0},
+		{short, kernels.F16, 1280, 1280, 192, few, []launch{{"span_dq_wgmma192x128_f16", 5},
+			{"span_dkv_wgmma192x128_f16", 4 * 10}}, 0},
 		{short, kernels.BF16, 300, 300, 64, older, nil, graph.ReasonCapability},
-		{short, kernels.BF16, 1280, 1280, 200, few, []launch{{"span_dq_wgmma256x128_bf16", 5}, {"span_dkv_wgmma256x128_bf16", 4 * 20}}, 0},
+		{short, kernels.BF16, 1280, 1280, 200, few, []launch{{"span_dq_wgmma256x128_bf16", 5},
+			{"span_dkv_wgmma256x128_bf16", 4 * 20}}, 0},
 		{short, kernels.BF16, 300, 300, 264, h200, nil, graph.ReasonHeadDim},
 		{short, kernels.F32, 300, 300, 64, h200, nil, graph.ReasonType},
 	} {
@@ -213,7 +225,8 @@ func TestSpanGradientWGMMAByDim(t *testing.T) {
 	}
 }
 
-// TestSelectedGradientWGMMAByBlock: on compute capability 9.0 wgmma computes dk and dv, a thread block for each item and 64 keys.
+// TestSelectedGradientWGMMAByBlock: on compute capability 9.0 wgmma computes dk and dv, a thread block for each item
+// and 64 keys.
 func TestSelectedGradientWGMMAByBlock(t *testing.T) {
 	older := h200
 	older.Capability = 89
@@ -259,18 +272,23 @@ func TestSpanWorkIsLinear(t *testing.T) {
 	for s := 1 << 10; s <= 1<<20; s *= 2 {
 		// delta, and of each of 4 groups at most 32 sums of the gradients of a key
 		limit := func(keys int) int64 { return int64(4*s*64 + 512 + 4*32*4*keys*256) }
-		require.LessOrEqual(t, work(attention.CompressedGrad{Forward: attention.Compressed{BlockLen: 32, Stride: 16}}, s, (s-32)/16+1, 64, 4, 128), limit(s/16))
-		require.LessOrEqual(t, work(attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 512}}, s, s, 64, 4, 128), limit(s))
-		require.LessOrEqual(t, work(attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: s}}, s, s, 64, 4, 128), limit(s))
+		require.LessOrEqual(t, work(attention.CompressedGrad{Forward: attention.Compressed{BlockLen: 32, Stride: 16}},
+			s, (s-32)/16+1, 64, 4, 128), limit(s/16))
+		require.LessOrEqual(t, work(attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 512}}, s, s,
+			64, 4, 128), limit(s))
+		require.LessOrEqual(t, work(attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: s}}, s, s,
+			64, 4, 128), limit(s))
 	}
-	require.Positive(t, work(attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 1 << 62}}, 64, 64, 1, 1, 8))
+	require.Positive(t, work(attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 1 << 62}}, 64, 64,
+		1, 1, 8))
 }
 
-// TestSelectedWorkIsLinear: the memory for the gradient of selected attention does not grow faster than S, for any size of a block,
-// apart from as many sums as fill the GPU.
+// TestSelectedWorkIsLinear: the memory for the gradient of selected attention does not grow faster than S, for any size
+// of a block, apart from as many sums as fill the GPU.
 func TestSelectedWorkIsLinear(t *testing.T) {
 	const D, tiles = 128, 6 * 132 // that fill an H200
-	for _, c := range [][4]int{{2048, 2, 64, 16}, {16384, 1, 1024, 16}, {32768, 1, 4096, 8}, {16384, 2, 512, 16}, {4096, 16, 256, 4}, {65536, 4, 64, 16}, {131072, 1, 64, 16}} {
+	for _, c := range [][4]int{{2048, 2, 64, 16}, {16384, 1, 1024, 16}, {32768, 1, 4096, 8}, {16384, 2, 512, 16},
+		{4096, 16, 256, 4}, {65536, 4, 64, 16}, {131072, 1, 64, 16}} {
 		S, H, size, n := c[0], c[1], c[2], c[3]
 		call := attentionSite(kernels.BF16, true, 1, S, S, H, H, D, D)
 		call.In = slices.Insert(call.In, 3, operand(tensor.Int32, 1, S, H, n))
@@ -281,14 +299,16 @@ func TestSelectedWorkIsLinear(t *testing.T) {
 	}
 }
 
-// TestSelectedWGMMAByLength: which lengths and lists run by bits, by walks and by pairs, in how many launches, and with how much memory.
+// TestSelectedWGMMAByLength: which lengths and lists run by bits, by walks and by pairs, in how many launches, and with
+// how much memory.
 func TestSelectedWGMMAByLength(t *testing.T) {
 	older := h200
 	older.Capability = 89
 	names := func(forward, gradient string) map[string][]string {
 		return map[string][]string{"forward": strings.Fields(forward), "gradient": strings.Fields(gradient)}
 	}
-	bits, walk := names("selected_forward_wgmma", "selected_dq_wgmma selected_dkv_wgmma"), names("walk_forward_mma", "walk_dq_mma selected_dkv_wgmma")
+	bits, walk := names("selected_forward_wgmma", "selected_dq_wgmma selected_dkv_wgmma"),
+		names("walk_forward_mma", "walk_dq_mma selected_dkv_wgmma")
 	pairs := names("pairs_forward_wgmma forced_forward_wgmma", "pairs_dkv_wgmma")
 	for _, c := range []struct {
 		B, S, Hq, Hkv, D, block, n int
@@ -379,8 +399,8 @@ func TestAttentionUnsupportedSizes(t *testing.T) {
 	}
 }
 
-// TestAttentionGradientEntriesByType: which entries take which types of q, of o and of delta, which replaces o; and the type in which a
-// machine in bf16 stores each.
+// TestAttentionGradientEntriesByType: which entries take which types of q, of o and of delta, which replaces o; and the
+// type in which a machine in bf16 stores each.
 func TestAttentionGradientEntriesByType(t *testing.T) {
 	window, selected := attention.SlidingWindow{Window: 4}, attention.Selected{SelectBlock: 16}
 	fast, general := []string{"cuda wgmma", "cuda mma", "cuda"}, []string{"cuda"}
@@ -389,7 +409,8 @@ func TestAttentionGradientEntriesByType(t *testing.T) {
 		"f32, delta f32": general, "bf16, delta f32": fast, "f16, delta f32": fast,
 	}
 	for _, delta := range []bool{false, true} {
-		for _, op := range []spec.Spec{attention.SlidingWindowGrad{Forward: window, Delta: delta}, attention.SelectedGrad{Forward: selected, Delta: delta}} {
+		for _, op := range []spec.Spec{attention.SlidingWindowGrad{Forward: window, Delta: delta},
+			attention.SelectedGrad{Forward: selected, Delta: delta}} {
 			for _, s := range elemTypes {
 				for _, saved := range elemTypes { // of o or delta
 					call, name := attentionSite(s.Type, true, 1, 8, 8, 2, 1, 16, 16), "o"

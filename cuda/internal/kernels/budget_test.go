@@ -10,7 +10,8 @@ import (
 
 // budget limits the work of a test on the host in the usual form of the tests. A nil budget limits nothing.
 type budget struct {
-	sparse   bool           // a case runs only by variants with a kernel that was never chosen: for properties of kernels, not of sizes
+	// a case runs only by variants with a kernel that was never chosen: for properties of kernels, not of sizes
+	sparse   bool
 	chosen   map[string]int // how often each kernel of each variant was chosen
 	ran      map[string]int // how often each kernel was chosen
 	repeated map[string]int // how often each kernel ran in a case that was repeated
@@ -20,8 +21,8 @@ func newBudget() *budget {
 	return &budget{chosen: map[string]int{}, ran: map[string]int{}, repeated: map[string]int{}}
 }
 
-// choose returns the variants that run a case: the one whose kernels were chosen least often, unless b is sparse, and those with a kernel
-// that was never chosen. Of each variant, plans are the launches of the case.
+// choose returns the variants that run a case: the one whose kernels were chosen least often, unless b is sparse, and
+// those with a kernel that was never chosen. Of each variant, plans are the launches of the case.
 func (b *budget) choose(list []variant, plans [][]*kernels.Plan) (chosen []variant) {
 	if b == nil {
 		return list

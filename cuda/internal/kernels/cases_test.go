@@ -65,8 +65,8 @@ func (x typedCase) spec() spec.Spec {
 	return x.plan.Calls[i].Spec
 }
 
-// withType returns a case with its arrays in a type. Arrays that are off their alignment have gradients of weights in the type, too;
-// others have them in float32, as graphs do. ok is false if an op has no kernels.
+// withType returns a case with its arrays in a type. Arrays that are off their alignment have gradients of weights in
+// the type, too; others have them in float32, as graphs do. ok is false if an op has no kernels.
 func withType(t testing.TB, c opcases.Case, s elemType, as arrangement) (x typedCase, ok bool) {
 	t.Helper()
 	if x, ok = shapedAs(t, c, s, as); !ok {
@@ -152,15 +152,17 @@ func pick[T any](list []T, places []int) (some []T) {
 
 // expect fills in the expected results: those of the oracle for the stored inputs, and their tolerances.
 //
-// A result in half precision that is computed from inputs has the tolerance of its type, once for each time that it is stored on
-// its way. A result that is computed from stored results may have twice the error of a naive implementation and a unit roundoff.
-// The same holds for results of attention, of the MLP of compression, and of gated sums with their sigmoid.
+// A result in half precision that is computed from inputs has the tolerance of its type, once for each time that it is
+// stored on its way. A result that is computed from stored results may have twice the error of a naive implementation
+// and a unit roundoff. The same holds for results of attention, of the MLP of compression, and of gated sums with their
+// sigmoid.
 func (x *typedCase) expect(t testing.TB) {
 	t.Helper()
 	in := opcases.Tensors(x.plan.Inputs)
 	add := func(name string, array int, want *ref.Tensor) {
 		if want != nil && array >= 0 {
-			x.results = append(x.results, result{name: name, array: array, want: want, tol: elemTypeOf(x.operands[array].Dtype).tolerance()})
+			x.results = append(x.results, result{name: name, array: array, want: want,
+				tol: elemTypeOf(x.operands[array].Dtype).tolerance()})
 		}
 	}
 	for i, want := range x.Outputs(in[:len(x.Inputs)]) {
@@ -198,7 +200,8 @@ func (x *typedCase) expect(t testing.TB) {
 func (x typedCase) compute(t testing.TB, dev device, v variant) [][]byte {
 	t.Helper()
 	defer dev.reset(t)
-	on, args := fixture{t, x.elemType, dev, map[arrangement]int{skewed: 1}[x.arrangement], map[kernels.Ptr]buffer{}}, make([]arg, len(x.operands))
+	on, args := fixture{t, x.elemType, dev, map[arrangement]int{skewed: 1}[x.arrangement], map[kernels.Ptr]buffer{}},
+		make([]arg, len(x.operands))
 	for i, o := range x.operands {
 		content := poison(o.Bytes())
 		if i < len(x.plan.Inputs) {
@@ -236,7 +239,8 @@ func (x typedCase) floats(contents [][]byte, array int) []float64 {
 func (x typedCase) takenBy(t testing.TB, v variant) bool {
 	t.Helper()
 	for _, call := range x.plan.Calls {
-		_, err := planOf(v.GPU, v.entry, call.Spec, graph.Call{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)})
+		_, err := planOf(v.GPU, v.entry, call.Spec, graph.Call{In: pick(x.operands, call.In),
+			Out: pick(x.operands, call.Out)})
 		if u := (*graph.Unsupported)(nil); v.entry == "cuda mma" && errors.As(err, &u) {
 			return false
 		}
@@ -245,8 +249,8 @@ func (x typedCase) takenBy(t testing.TB, v variant) bool {
 	return true
 }
 
-// variants returns the variants of dev whose launches for the case differ from those of the variants before them, as far as the budget
-// allows.
+// variants returns the variants of dev whose launches for the case differ from those of the variants before them, as
+// far as the budget allows.
 func (x typedCase) variants(t testing.TB, dev device) (list []variant) {
 	t.Helper()
 	var seen [][]*kernels.Plan
@@ -269,8 +273,8 @@ func (x typedCase) plans(t testing.TB, v variant) (plans []*kernels.Plan) {
 	return plans
 }
 
-// compare runs a case on dev, by some variants, against the oracle, and twice for the same bits. A case that the budget does not repeat
-// leaves its order of threads to the next one.
+// compare runs a case on dev, by some variants, against the oracle, and twice for the same bits. A case that the budget
+// does not repeat leaves its order of threads to the next one.
 func (x typedCase) compare(t *testing.T, dev device, variants []variant) {
 	for i, v := range variants {
 		t.Run(fmt.Sprint(x, "/", i), func(t *testing.T) {
@@ -343,8 +347,8 @@ func ahead[T, R any](list []T, f func(T) R) iter.Seq[R] {
 	}
 }
 
-// TestOpsMatchOracleOnGPU runs the cases that NSA_CASES, a regular expression, matches: every op and gradient in all types, at
-// all sizes, aligned and not. Arrays lie between margins, results over poison.
+// TestOpsMatchOracleOnGPU runs the cases that NSA_CASES, a regular expression, matches: every op and gradient in all
+// types, at all sizes, aligned and not. Arrays lie between margins, results over poison.
 func TestOpsMatchOracleOnGPU(t *testing.T) { compareAll(t, openGPU(t), chosenCases(t, opcases.All())) }
 
 // TestDocumentsMatchOracleOnGPU does the same for ops with documents.

@@ -20,8 +20,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
 )
 
-// decodeLayers holds the launches of a step of decoding of TinyLM Base in bf16, without attention: the queries stand for its
-// result.
+// decodeLayers holds the launches of a step of decoding of TinyLM Base in bf16, without attention: the queries stand
+// for its result.
 type decodeLayers struct {
 	t     *testing.T
 	dev   *gpu
@@ -70,7 +70,8 @@ func newDecodeLayers(t *testing.T, dev *gpu, rows, layers int) *decodeLayers {
 			ws = append(ws, w(kv, dim))
 		}
 		ws = append(ws, w(dim, dim), w(hidden))
-		ys := normed(linear.Fused{Bias: [linear.MaxFused]bool{true}, Activation: [linear.MaxFused]linear.Activation{linear.ActivationSiLU}}, x, ws...)
+		ys := normed(linear.Fused{Bias: [linear.MaxFused]bool{true},
+			Activation: [linear.MaxFused]linear.Activation{linear.ActivationSiLU}}, x, ws...)
 		z := room(tensor.Float32, dim)
 		d.add(linear.LinearAdd{}, []arg{ys[7], w(dim, dim), x}, []arg{z}, 1)
 		up := normed(linear.Fused{Activation: [linear.MaxFused]linear.Activation{linear.ActivationSiLU}}, z, w(4*dim, dim))
@@ -123,7 +124,8 @@ func TestOverlapsOnGPU(t *testing.T) {
 	dev := openGPU(t)
 	for _, rows := range []int{1, 16, 64} {
 		d := newDecodeLayers(t, dev, rows, 6)
-		require.True(t, dev.properties().Capability != 90 || slices.ContainsFunc(d.calls, func(c *driver.Call) bool { return c.Overlaps }))
+		require.True(t, dev.properties().Capability != 90 || slices.ContainsFunc(d.calls,
+			func(c *driver.Call) bool { return c.Overlaps }))
 		results := func() (all [][]byte) {
 			for _, x := range d.x[1:] {
 				all = append(all, dev.get(t, x.at, x.Bytes()))
@@ -145,8 +147,9 @@ func TestOverlapsOnGPU(t *testing.T) {
 	}
 }
 
-// TestDecodeLayersTime prints, with NSA_TIME=1, how long a layer of TinyLM Base takes in a step of decoding beside attention: from
-// captured graphs of 12 layers with weights of their own, whose launches overlap or not, and each launch alone.
+// TestDecodeLayersTime prints, with NSA_TIME=1, how long a layer of TinyLM Base takes in a step of decoding beside
+// attention: from captured graphs of 12 layers with weights of their own, whose launches overlap or not, and each
+// launch alone.
 func TestDecodeLayersTime(t *testing.T) {
 	if os.Getenv("NSA_TIME") != "1" {
 		t.Skip("NSA_TIME is not 1")
@@ -178,7 +181,8 @@ func TestDecodeLayersTime(t *testing.T) {
 		for i, s := range seconds[2:] {
 			times += fmt.Sprintf(" %s %.1f", d.names[i], 1e6*s/layers)
 		}
-		fmt.Printf("%d rows: %.2f us a layer, %.2f with overlap, %d launches;%s\n", rows, 1e6*seconds[0]/runs/layers, 1e6*seconds[1]/runs/layers, perLayer, times)
+		fmt.Printf("%d rows: %.2f us a layer, %.2f with overlap, %d launches;%s\n", rows, 1e6*seconds[0]/runs/layers,
+			1e6*seconds[1]/runs/layers, perLayer, times)
 		require.NoError(t, plain.Close())
 		require.NoError(t, overlapping.Close())
 		dev.reset(t)
@@ -208,7 +212,8 @@ func TestFewRowsPlans(t *testing.T) {
 		{h200, 65, 768, false, true, "", kernels.Dim{}},
 	} {
 		op := linear.Fused{Activation: [linear.MaxFused]linear.Activation{linear.ActivationSiLU}}
-		in := []spec.Operand{operand(ops.BFloat16, x.rows, 1, x.k), operand(ops.BFloat16, 33, x.k), operand(ops.BFloat16, 64, x.k)}
+		in := []spec.Operand{operand(ops.BFloat16, x.rows, 1, x.k), operand(ops.BFloat16, 33, x.k),
+			operand(ops.BFloat16, 64, x.k)}
 		constant := []bool{false, x.constant, x.constant}
 		if x.norm {
 			op.Norm, in, constant = 1e-6, append(in, operand(tensor.Float32, x.k)), append(constant, true)

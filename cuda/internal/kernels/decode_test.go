@@ -40,19 +40,10 @@ func decodingPages(c opcases.Decoding) int { return (c.Tokens + c.Cache.PageLen 
 func decodingOp(t testing.TB, c opcases.Decoding, s elemType) (op decode.Step, call graph.Call) {
 	k, dt := decodingCache(c, s), dtypes[s.Type]
 	op = decode.Step{Cache: k, Base: opcases.DecodingBase, MLP: c.MLP > 0, GateLayer: c.GateHidden > 0}
-	call.In = append(call.In, operand(dt, k.Slots, 1, c.Heads, k.KeyDim))
-	for i := range 3 {
-		if storesBranch(k, i) {
-			call.In = append(call.In, operand(dt, k.Slots, 1, k.KVHeads, k.KeyDim), operand(dt, k.Slots, 1, k.KVHeads, k.ValueDim))
-		}
+	for _, shape := range c.InputShapes(k.Slots) {
+		call.In = append(call.In, operand(dt, shape...))
 	}
-	switch {
-	case c.GateHidden > 0:
-		call.In = append(call.In, operand(dt, k.Slots, 1, c.GateHidden))
-	case !k.Dense():
-		call.In = append(call.In, operand(dt, k.Slots, 1, c.Heads, c.Gates()))
-	}
-	for _, p := range weightsOf(c) {
+	for _, p := range c.Weights() {
 		call.In = append(call.In, operand(dt, p.Shape...))
 	}
 	call.In = append(call.In, operand(tensor.Float32, k.Elements()), operand(tensor.Int32, k.Slots, 1+decodingPages(c)))
@@ -64,12 +55,6 @@ func decodingOp(t testing.TB, c opcases.Decoding, s elemType) (op decode.Step, c
 	call.Out[0].Dtype = dt
 	return op, call
 }
-
-// weightsOf are the parameters of the gates' layer and of the compression, the last inputs before the cache.
-func weightsOf(c opcases.Decoding) []*ref.Tensor { return append(c.GateLayer(), c.Phi()...) }
-
-// storesBranch reports whether keys and values of a branch are inputs. Those of dense attention are the window's.
-func storesBranch(k decode.KVCache, i int) bool { return decode.Step{Cache: k}.Inputs().K[i] >= 0 }
 
 // decoding is an op of a case on a device. At first its cache is all NaN except for the counters.
 type decoding struct {
@@ -99,7 +84,7 @@ func newDecoding(t *testing.T, dev device, v variant, c opcases.Decoding, s elem
 		}
 		d.args = append(d.args, d.on.place(o, content))
 	}
-	weights := weightsOf(c)
+	weights := c.Weights()
 	for i, x := range weights {
 		d.write(d.cell()-len(weights)+i, 0, s.encode(x.Data))
 	}
@@ -115,9 +100,7 @@ func newDecoding(t *testing.T, dev device, v variant, c opcases.Decoding, s elem
 func (d *decoding) cell() int { return d.op.UpdatedInputs()[0] }
 
 func (d *decoding) write(input, at int, data []byte) {
-	d.dev.(interface {
-		copyTo(t testing.TB, to kernels.Ptr, data []byte)
-	}).copyTo(d.t, d.args[input].at+kernels.Ptr(at), data)
+	d.dev.copyTo(d.t, d.args[input].at+kernels.Ptr(at), data)
 }
 
 func (d *decoding) row(slot int) []int32 {
@@ -138,24 +121,8 @@ func (d *decoding) grow(slot, n int) {
 func (d *decoding) token(slot int, s opcases.Sequence, t int) {
 	d.grow(slot, t+1)
 	d.row(slot)[0] = int32(t)
-	next := 0
-	put := func(x *ref.Tensor) {
-		n := d.call.In[next].Elements() / d.op.Cache.Slots
-		d.write(next, slot*n*d.Bytes(), d.encode(x.Row(0, t)[:n]))
-		next++
-	}
-	put(s.Q)
-	for i := range s.K {
-		if storesBranch(d.op.Cache, i) {
-			put(s.K[i])
-			put(s.V[i])
-		}
-	}
-	switch {
-	case d.GateHidden > 0:
-		put(s.Hidden)
-	case !d.Cache.Dense():
-		put(s.Gates)
+	for i, x := range d.Token(s, t) {
+		d.write(i, slot*len(x)*d.Bytes(), d.encode(x))
 	}
 }
 
@@ -172,7 +139,8 @@ func (d *decoding) step() (outs []decoded) {
 		d.write(len(d.call.In)+i, 0, poison(d.call.Out[i].Bytes()))
 	}
 	d.bound.run(d.t, d.dev)
-	o, idx, read := d.on.bytes(d.args[len(d.call.In)]), d.on.bytes(d.args[len(d.call.In)+1]), d.on.bytes(d.args[len(d.call.In)+2])
+	o, idx, read := d.on.bytes(d.args[len(d.call.In)]), d.on.bytes(d.args[len(d.call.In)+1]),
+		d.on.bytes(d.args[len(d.call.In)+2])
 	for i := range d.op.Cache.Slots {
 		part := func(b []byte) []byte { n := len(b) / d.op.Cache.Slots; return b[i*n:][:n] }
 		outs = append(outs, decoded{part(o), decodeInts(part(idx)), decodeInts(part(read))})
@@ -184,31 +152,14 @@ func (d *decoding) step() (outs []decoded) {
 func (d *decoding) fill(slot int, s opcases.Sequence, n int) {
 	const room = 5
 	d.grow(slot, n)
-	p := d.Cache.Params
 	cut := func(x *ref.Tensor) *ref.Tensor {
 		data := d.roundAll(x.Data)
 		data = append(data, make([]float64, room*x.Shape[2]*x.Shape[3])...)
 		return ref.From(data[:(n+room)*x.Shape[2]*x.Shape[3]], 1, n+room, x.Shape[2], x.Shape[3])
 	}
 	var in []arg
-	add := func(x *ref.Tensor) { in = append(in, d.on.in(d.elemType, x.Data, x.Shape...)) }
-	for i := range s.K {
-		if !storesBranch(d.op.Cache, i) {
-			continue
-		}
-		k, v := cut(ref.RoPE(s.K[i], opcases.DecodingBase, 0)), cut(s.V[i])
-		if i == 0 && !d.Cache.Dense() {
-			for side, x := range []*ref.Tensor{k, v} {
-				if ref.NumCompressed(n+room, p.BlockLen, p.Stride) == 0 {
-					x = ref.New(1, 1, x.Shape[2], x.Shape[3])
-				} else {
-					x = d.Compressed(x, side)
-				}
-				add(x)
-			}
-		}
-		add(k)
-		add(v)
+	for _, x := range d.FillInputs(s, cut) {
+		in = append(in, d.on.in(d.elemType, x.Data, x.Shape...))
 	}
 	rows := append([]int32{int32(slot), int32(n)}, d.row(slot)[1:]...)
 	in = append(in, d.args[d.cell()], d.on.place(operand(tensor.Int32, 1, len(rows)), encodeInts(rows)))
@@ -217,29 +168,10 @@ func (d *decoding) fill(slot int, s opcases.Sequence, n int) {
 	require.Equal(d.t, []int32{int32(n)}, decodeInts(d.on.bytes(stored)))
 }
 
-// keysRead returns how many keys a group has to read at token t, by branch.
-func (d *decoding) keysRead(t int, idx []int32) []int32 {
-	if d.Cache.Dense() {
-		return []int32{0, 0, int32(t + 1)}
-	}
-	p := d.Cache.Params
-	want := []int32{int32(spec.NumVisible(t, p.BlockLen, p.Stride)), 0, int32(min(p.Window, t+1))}
-	for _, j := range idx {
-		if j >= 0 {
-			want[1] += int32(min(p.SelectBlock, t+1-int(j)*p.SelectBlock))
-		}
-	}
-	for i := range want {
-		if !storesBranch(d.Cache, i) {
-			want[i] = 0
-		}
-	}
-	return want
-}
-
-// compareDecoding decodes up to `steps` tokens of sequences that begin at different steps. The second and the third one begin after
-// tokens that FillCacheOp has stored. It compares the results with the oracle, and the keys read with their expected number. Slots
-// rest in between. Then each sequence runs alone, in other pages and with another order of threads, and must give the same bits.
+// compareDecoding decodes up to `steps` tokens of sequences that begin at different steps. The second and the third one
+// begin after tokens that FillCacheOp has stored. It compares the results with the oracle, and the keys read with their
+// expected number. Slots rest in between. Then each sequence runs alone, in other pages and with another order of
+// threads, and must give the same bits.
 func compareDecoding(t *testing.T, name string, dev device, v variant, c opcases.Decoding, s elemType, steps int) {
 	t.Run(fmt.Sprint(name, "/", s.Type), func(t *testing.T) {
 		defer dev.reset(t)
@@ -273,9 +205,11 @@ func compareSequences(t *testing.T, dev device, v variant, c opcases.Decoding, s
 	}
 }
 
-// decode decodes up to `steps` tokens of a sequence in each of the slots, from token begins[slot] on, and returns what each step gave. A
-// slot begins at a step of its own, and rests at every fourth one. decode checks the keys read, and the results of slots that rest.
-func (d *decoding) decode(seqs [decodingSlots]opcases.Sequence, begins [decodingSlots]int, steps int, slots []int) (outs [decodingSlots][]decoded) {
+// decode decodes up to `steps` tokens of a sequence in each of the slots, from token begins[slot] on, and returns what
+// each step gave. A slot begins at a step of its own, and rests at every fourth one. decode checks the keys read, and
+// the results of slots that rest.
+func (d *decoding) decode(seqs [decodingSlots]opcases.Sequence, begins [decodingSlots]int, steps int,
+	slots []int) (outs [decodingSlots][]decoded) {
 	for _, i := range slots {
 		d.fill(i, seqs[i], begins[i])
 	}
@@ -300,7 +234,8 @@ func (d *decoding) decode(seqs [decodingSlots]opcases.Sequence, begins [decoding
 			}
 			for g := range d.Cache.KVHeads {
 				n := max(1, d.Cache.TopN)
-				require.Equal(d.t, d.keysRead(int(d.row(i)[0]), out.idx[g*n:][:n]), out.read[g*3:][:3], "keys read at token %d", d.row(i)[0])
+				require.Equal(d.t, d.KeysRead(int(d.row(i)[0]), out.idx[g*n:][:n]), out.read[g*3:][:3],
+					"keys read at token %d", d.row(i)[0])
 			}
 			outs[i] = append(outs[i], out)
 		}
@@ -309,9 +244,10 @@ func (d *decoding) decode(seqs [decodingSlots]opcases.Sequence, begins [decoding
 	return outs
 }
 
-// compareSequence compares what the steps gave from token `begin` of a sequence on with the oracle for the same selected blocks, and that
-// selection with the oracle's.
-func compareSequence(t *testing.T, name string, c opcases.Decoding, s elemType, seq opcases.Sequence, begin int, outs []decoded) {
+// compareSequence compares what the steps gave from token `begin` of a sequence on with the oracle for the same
+// selected blocks, and that selection with the oracle's.
+func compareSequence(t *testing.T, name string, c opcases.Decoding, s elemType, seq opcases.Sequence, begin int,
+	outs []decoded) {
 	var got []byte
 	seq = first(seq, begin+len(outs))
 	want, chosen := c.Oracle(seq, nil)
@@ -349,7 +285,8 @@ func compareSequence(t *testing.T, name string, c opcases.Decoding, s elemType, 
 			different++
 		}
 	}
-	require.LessOrEqual(t, different, min(len(idx)/100, 1+len(outs)*row/100), "blocks that differ from the oracle's, keys as they are stored")
+	require.LessOrEqual(t, different, min(len(idx)/100, 1+len(outs)*row/100),
+		"blocks that differ from the oracle's, keys as they are stored")
 }
 
 // first returns the first n tokens of s.
@@ -404,7 +341,8 @@ func decodes(t testing.TB, entry string, c opcases.Decoding, s elemType) bool {
 	return err == nil
 }
 
-// TestDecodeOnGPU decodes the cases that NSA_CASES matches, up to all tokens, in all types by all kernels that take them.
+// TestDecodeOnGPU decodes the cases that NSA_CASES matches, up to all tokens, in all types by all kernels that take
+// them.
 func TestDecodeOnGPU(t *testing.T) {
 	g, chosen, steps := openGPU(t), regexp.MustCompile(os.Getenv("NSA_CASES")), 1<<20
 	if underSanitizer {
@@ -413,7 +351,8 @@ func TestDecodeOnGPU(t *testing.T) {
 	p := g.properties()
 	compare := func(c opcases.Decoding, s elemType, entry string, gpu kernels.GPU) {
 		if decodes(t, entry, c, s) {
-			compareDecoding(t, fmt.Sprintf("%s, %s, %d multiprocessors", c.Name, entry, gpu.SMs), g, variant{entry, gpu}, c, s, min(steps, c.Tokens))
+			compareDecoding(t, fmt.Sprintf("%s, %s, %d multiprocessors", c.Name, entry, gpu.SMs), g,
+				variant{entry, gpu}, c, s, min(steps, c.Tokens))
 		}
 	}
 	for i, c := range opcases.Decodings() {
@@ -450,7 +389,8 @@ func TestDecodePolicy(t *testing.T) {
 					require.NoError(t, err, c.Name)
 				case wanted:
 					require.ErrorAs(t, err, &refused, "%s, %s: %+v", c.Name, entry, policy)
-					require.Contains(t, []graph.Reason{graph.ReasonPolicy, graph.ReasonShape}, refused.Reason, c.Name) // clusters have no dense attention
+					// clusters have no dense attention
+					require.Contains(t, []graph.Reason{graph.ReasonPolicy, graph.ReasonShape}, refused.Reason, c.Name)
 				case entry == "cuda mma":
 					require.NoError(t, err, "%s: %+v", c.Name, policy)
 				}
@@ -493,7 +433,8 @@ func kernelNames(gpu kernels.GPU, entry string, op any, s graph.Call) (names []s
 	return names
 }
 
-// TestDecodingPlansOfNewDevices: a device newer than the code for sm_90a decodes with the kernels of older devices. Its PTX has no clusters.
+// TestDecodingPlansOfNewDevices: a device newer than the code for sm_90a decodes with the kernels of older devices. Its
+// PTX has no clusters.
 func TestDecodingPlansOfNewDevices(t *testing.T) {
 	older, newer := h200, h200
 	older.Capability, newer.Capability = 89, 100
@@ -517,10 +458,11 @@ func fillPlan(t *testing.T, c opcases.Decoding, s elemType) *kernels.Plan {
 		add(max(1, ops.NumCompressed(n, k.BlockLen, k.Stride)))
 	}
 	for i := range 3 {
-		if storesBranch(k, i) {
+		if c.HasInputs(i) {
 			add(n)
 		}
 	}
 	in = append(in, operand(tensor.Float32, k.Elements()), operand(tensor.Int32, 1, 2+decodingPages(c)))
-	return testutil.Must(planOf(h200, "cuda", decode.FillCache{Cache: k}, graph.Call{In: in, Out: []spec.Operand{operand(tensor.Int32, 1)}}))(t)
+	return testutil.Must(planOf(h200, "cuda", decode.FillCache{Cache: k},
+		graph.Call{In: in, Out: []spec.Operand{operand(tensor.Int32, 1)}}))(t)
 }

@@ -26,15 +26,18 @@ type decodeTime struct {
 	batch, tokens  int
 }
 
-// TestDecodeTime prints how long a step of decoding takes as a captured graph, and each of its launches, with NSA_TIME=1.
+// TestDecodeTime prints how long a step of decoding takes as a captured graph, and each of its launches, with
+// NSA_TIME=1.
 func TestDecodeTime(t *testing.T) {
 	words := strings.Fields(os.Getenv("NSA_TIME"))
 	if len(words) == 0 {
 		t.Skip("NSA_TIME is not set")
 	}
 	dev := openGPU(t)
-	for _, x := range []decodeTime{{name: "i", heads: 12, kvHeads: 2, dim: 64}, {name: "ii", heads: 64, kvHeads: 4, dim: 128},
-		{name: "dense-i", heads: 12, kvHeads: 2, dim: 64, dense: true}, {name: "dense-ii", heads: 64, kvHeads: 4, dim: 128, dense: true}} {
+	for _, x := range []decodeTime{{name: "i", heads: 12, kvHeads: 2, dim: 64},
+		{name: "ii", heads: 64, kvHeads: 4, dim: 128},
+		{name: "dense-i", heads: 12, kvHeads: 2, dim: 64, dense: true}, {name: "dense-ii", heads: 64, kvHeads: 4,
+			dim: 128, dense: true}} {
 		for _, size := range [][2]int{ // batch and tokens
 			{1, 512}, {1, 2048}, {16, 2048}, {32, 2048}, {64, 2048}, {1, 8192}, {64, 8192},
 			{1, 65536}, {8, 65536}, {16, 65536}, {32, 65536}, {64, 65536}, {16, 131072},
@@ -90,10 +93,12 @@ func (x decodeTime) time(t *testing.T, dev *gpu, entry string) {
 		}
 	}
 	in = append(in, caches[0], argOf(tensor.Int32, dev.put(t, encodeInts(rows)), x.batch, 1+pages))
-	for _, o := range []spec.Operand{operand(ops.BFloat16, x.batch, 1, x.heads, x.dim), operand(tensor.Int32, x.batch, 1, x.kvHeads, max(1, c.TopN)), operand(tensor.Int32, x.batch, x.kvHeads, 3)} {
+	for _, o := range []spec.Operand{operand(ops.BFloat16, x.batch, 1, x.heads, x.dim),
+		operand(tensor.Int32, x.batch, 1, x.kvHeads, max(1, c.TopN)), operand(tensor.Int32, x.batch, x.kvHeads, 3)} {
 		out = append(out, arg{o, dev.room(t, int64(o.Bytes()))})
 	}
-	plan := testutil.Must(planOf(dev.properties(), entry, op, graph.Call{In: callOf(in, nil).In, Out: callOf(nil, out).Out}))(t)
+	plan := testutil.Must(planOf(dev.properties(), entry, op, graph.Call{In: callOf(in, nil).In,
+		Out: callOf(nil, out).Out}))(t)
 	room := dev.room(t, plan.WorkBytes())
 	var b bound
 	layers := func() {
@@ -128,7 +133,9 @@ func (x decodeTime) time(t *testing.T, dev *gpu, entry string) {
 	read *= float64(4 * x.dim)
 	times := ""
 	for i, s := range seconds[1:] {
-		times += fmt.Sprintf(" %s %v %.1f us", strings.TrimPrefix(plan.Steps[i].Kernel, "nsa_decode_"), plan.Steps[i].Grid, 1e6*s)
+		times += fmt.Sprintf(" %s %v %.1f us", strings.TrimPrefix(plan.Steps[i].Kernel, "nsa_decode_"),
+			plan.Steps[i].Grid, 1e6*s)
 	}
-	fmt.Printf("%s, %s B=%d S=%d: %.2f us a step, %.2f TB/s;%s\n", entry, x.name, x.batch, x.tokens, 1e6*step, read/step/1e12, times)
+	fmt.Printf("%s, %s B=%d S=%d: %.2f us a step, %.2f TB/s;%s\n", entry, x.name, x.batch, x.tokens, 1e6*step,
+		read/step/1e12, times)
 }

@@ -21,8 +21,9 @@ type gpu struct {
 	memory  []*driver.Memory
 }
 
-// underSanitizer reports whether the tests run under compute-sanitizer, which NSA_SANITIZER=1 says. Opening a device and loading
-// kernels is slow there, so all tests share one device. The results of attention are not compared with the oracle.
+// underSanitizer reports whether the tests run under compute-sanitizer, which NSA_SANITIZER=1 says. Opening a device
+// and loading kernels is slow there, so all tests share one device. The results of attention are not compared with the
+// oracle.
 var underSanitizer = os.Getenv("NSA_SANITIZER") == "1"
 
 // shared is the device of all tests under a sanitizer, which the end of the process closes.
@@ -83,12 +84,13 @@ func (g *gpu) launch(t testing.TB, l *kernels.Launch, argument []byte) {
 func (g *gpu) properties() kernels.GPU {
 	p := g.dev.Properties()
 	return kernels.GPU{
-		Capability: p.Capability, SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs, EncodeTensorMap: g.dev.EncodeTensorMap,
+		Capability: p.Capability, SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs,
+		EncodeTensorMap: g.dev.EncodeTensorMap,
 	}
 }
 
-// variants returns the kernels that the device gets, those that it gets with one multiprocessor, those for devices of any capability,
-// and the general kernels with each size of tiles.
+// variants returns the kernels that the device gets, those that it gets with one multiprocessor, those for devices of
+// any capability, and the general kernels with each size of tiles.
 func (g *gpu) variants() []variant {
 	p := g.properties()
 	one := p

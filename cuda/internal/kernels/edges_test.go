@@ -25,7 +25,8 @@ import (
 
 // onFixture runs f on the host and on a GPU, in all types, on aligned arrays and on arrays off their alignment.
 func onFixture(t *testing.T, f func(t *testing.T, x *fixture)) {
-	for where, open := range map[string]func(*testing.T) device{"host": hostDevice, "gpu": func(t *testing.T) device { return openGPU(t) }} {
+	for where, open := range map[string]func(*testing.T) device{"host": hostDevice,
+		"gpu": func(t *testing.T) device { return openGPU(t) }} {
 		t.Run(where, func(t *testing.T) {
 			dev := open(t)
 			for _, s := range elemTypes {
@@ -137,25 +138,31 @@ func TestCastsCopiesAndFillsKeepValues(t *testing.T) {
 	})
 }
 
-// TestGradientsOfWeightsHaveTheSameBits whether a residual is added to the other gradient, and whether that one is computed.
+// TestGradientsOfWeightsHaveTheSameBits whether a residual is added to the other gradient, and whether that one is
+// computed.
 func TestGradientsOfWeightsHaveTheSameBits(t *testing.T) {
 	onFixture(t, func(t *testing.T, x *fixture) {
 		normal := func(seed uint64, shape ...int) arg {
 			return x.in(x.elemType, testutil.Normal(seed, tensor.Shape(shape).TotalSize()), shape...)
 		}
 		v := x.dev.variants()[0]
-		in, w, dy, dw := normal(1, 300, 512), x.in(f32, testutil.Normal(2, 512), 512), normal(3, 300, 512), [2]arg{x.out(f32, 512), x.out(f32, 512)}
+		in, w, dy, dw := normal(1, 300, 512), x.in(f32, testutil.Normal(2, 512), 512), normal(3, 300, 512),
+			[2]arg{x.out(f32, 512), x.out(f32, 512)}
 		runOp(t, x.dev, v, norm.RMSNormGrad{Eps: 1e-6}, []arg{in, w, dy}, []arg{x.out(x.elemType, 300, 512), dw[0]})
-		runOp(t, x.dev, v, norm.RMSNormGradAdd{Eps: 1e-6}, []arg{in, w, dy, normal(4, 300, 512)}, []arg{x.out(x.elemType, 300, 512), dw[1]})
+		runOp(t, x.dev, v, norm.RMSNormGradAdd{Eps: 1e-6}, []arg{in, w, dy, normal(4, 300, 512)},
+			[]arg{x.out(x.elemType, 300, 512), dw[1]})
 		require.Equal(t, x.bytes(dw[0]), x.bytes(dw[1]))
 		w, dy, dw = normal(5, 48, 512), normal(6, 300, 48), [2]arg{x.out(f32, 48, 512), x.out(f32, 48, 512)}
-		runOp(t, x.dev, v, linear.FusedGrad{In: 512, Terms: [linear.MaxFused]int{1}}, []arg{in, dy, w}, []arg{x.out(x.elemType, 300, 512), dw[0]})
-		runOp(t, x.dev, v, linear.FusedGrad{In: 512, Terms: [linear.MaxFused]int{1}, WeightsOnly: true}, []arg{in, dy}, []arg{dw[1]})
+		runOp(t, x.dev, v, linear.FusedGrad{In: 512, Terms: [linear.MaxFused]int{1}}, []arg{in, dy, w},
+			[]arg{x.out(x.elemType, 300, 512), dw[0]})
+		runOp(t, x.dev, v, linear.FusedGrad{In: 512, Terms: [linear.MaxFused]int{1}, WeightsOnly: true},
+			[]arg{in, dy}, []arg{dw[1]})
 		require.Equal(t, x.bytes(dw[0]), x.bytes(dw[1]))
 	})
 }
 
-// TestLinearsOfAdjacentWeightsAreNotCopied: weights and their gradients that lie one after the other are not copied, and the bits are the same.
+// TestLinearsOfAdjacentWeightsAreNotCopied: weights and their gradients that lie one after the other are not copied,
+// and the bits are the same.
 func TestLinearsOfAdjacentWeightsAreNotCopied(t *testing.T) {
 	const rows, in = 65, 24 // more rows than the kernels for few rows take
 	outs := []int{16, 5, 8}
@@ -181,7 +188,10 @@ func TestLinearsOfAdjacentWeightsAreNotCopied(t *testing.T) {
 			call := callOf(in, out)
 			for _, a := range slices.Concat(in, out) {
 				first := slices.ContainsFunc(runs, func(whole arg) bool { return whole.at == a.at })
-				inRun := slices.ContainsFunc(runs, func(whole arg) bool { return a.at > whole.at && a.at < whole.at+kernels.Ptr(whole.Bytes()) })
+				inRun := slices.ContainsFunc(runs, func(whole arg) bool {
+					return a.at > whole.at &&
+						a.at < whole.at+kernels.Ptr(whole.Bytes())
+				})
 				call.Adjacent = append(call.Adjacent, follows && inRun && !first)
 			}
 			plan := testutil.Must(planOf(x.dev.variants()[0].GPU, "", op, call))(t)
@@ -231,9 +241,10 @@ func TestMoreThan2To31Elements(t *testing.T) {
 		in   []arg
 		want float64
 	}{
-		"silu":     {pointwise.SiLU{}, []arg{x}, 1 / (1 + math.Exp(-1))},
-		"softmax":  {norm.Softmax{}, []arg{x}, 1. / cols},
-		"rms norm": {norm.RMSNorm{Eps: 1e-6}, []arg{x, argOf(tensor.Float32, at[0], cols)}, 1}, // a weight has the bits of two ones in bf16: 1.002
+		"silu":    {pointwise.SiLU{}, []arg{x}, 1 / (1 + math.Exp(-1))},
+		"softmax": {norm.Softmax{}, []arg{x}, 1. / cols},
+		// a weight has the bits of two ones in bf16: 1.002
+		"rms norm": {norm.RMSNorm{Eps: 1e-6}, []arg{x, argOf(tensor.Float32, at[0], cols)}, 1},
 		"add":      {pointwise.Add{}, []arg{x, x}, 2},
 		"copy":     {pointwise.AddGrad{}, []arg{x}, 1},
 	} {

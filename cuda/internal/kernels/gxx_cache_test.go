@@ -49,9 +49,9 @@ func sourcesKey(settings string) (string, error) {
 	return fmt.Sprintf("%x", sum.Sum(nil)), nil
 }
 
-// useCached calls use with a file that build has made: with the one in dir, if it is there and whole, and use takes it, or else with a
-// new one in a temporary folder, of which dir gets a copy. Behind the content of a copy stands its SHA-256. Without a dir, or if it
-// cannot be written to, each call builds.
+// useCached calls use with a file that build has made: with the one in dir, if it is there and whole, and use takes it,
+// or else with a new one in a temporary folder, of which dir gets a copy. Behind the content of a copy stands its
+// SHA-256. Without a dir, or if it cannot be written to, each call builds.
 func useCached(dir, name string, build, use func(file string) error) error {
 	cached := filepath.Join(dir, name)
 	if data, err := os.ReadFile(cached); dir != "" && err == nil && len(data) >= sha256.Size {

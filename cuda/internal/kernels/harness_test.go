@@ -28,6 +28,7 @@ import (
 type device interface {
 	put(t testing.TB, data []byte) kernels.Ptr // on an address that is a multiple of 256
 	get(t testing.TB, p kernels.Ptr, n int) []byte
+	copyTo(t testing.TB, to kernels.Ptr, data []byte)
 	launch(t testing.TB, l *kernels.Launch, argument []byte)
 	reset(t testing.TB)  // frees what put has allocated
 	variants() []variant // the first one for all ops, the others for attention
@@ -35,15 +36,16 @@ type device interface {
 	budget() *budget     // of this test
 }
 
-// variant selects kernels: by the name of an entry, or "" for the first entry that takes the operands, and the properties of a
-// device.
+// variant selects kernels: by the name of an entry, or "" for the first entry that takes the operands, and the
+// properties of a device.
 type variant struct {
 	entry string
 	kernels.GPU
 }
 
 // h200 are the properties of a device by which tests without one choose kernels.
-var h200 = kernels.GPU{Capability: 90, SharedPerBlock: 227 << 10, SharedPerSM: 228 << 10, SMs: 132, EncodeTensorMap: hostBoxes}
+var h200 = kernels.GPU{Capability: 90, SharedPerBlock: 227 << 10, SharedPerSM: 228 << 10, SMs: 132,
+	EncodeTensorMap: hostBoxes}
 
 // hostBoxes writes a tensor map in the form that copies on the host read: HostMap of wgmma_on_host.h.
 func hostBoxes(to []byte, at kernels.Ptr, dims [4]int64, box [2]int64) error {
@@ -124,15 +126,13 @@ func bindPlan(t testing.TB, p *kernels.Plan, work kernels.Ptr, args ...arg) boun
 	return b
 }
 
-// run makes all launches. First it copies the arrays that they read, which only a device with copyTo can.
+// run makes all launches. First it copies the arrays that they read.
 func (b bound) run(t testing.TB, dev device) {
 	t.Helper()
 	for i := range b.Arrays {
 		a := b.Arrays[i].Content.Copy()
 		require.NoError(t, b.Arrays[i].Content.Place(a, b.at))
-		dev.(interface {
-			copyTo(t testing.TB, to kernels.Ptr, data []byte)
-		}).copyTo(t, b.at.Of(b.Arrays[i].To), a)
+		dev.copyTo(t, b.at.Of(b.Arrays[i].To), a)
 	}
 	for i := range b.Steps {
 		dev.launch(t, &b.Steps[i].Launch, b.arguments[i])
@@ -166,7 +166,8 @@ func poison(n int) []byte { return bytes.Repeat([]byte{0xff}, n) }
 // place returns memory that holds data.
 func place(t testing.TB, dev device, data []byte, skew int) buffer {
 	t.Helper()
-	return buffer{dev.put(t, slices.Concat(poison(margin+skew), data, poison(margin))) + kernels.Ptr(margin+skew), len(data), skew}
+	return buffer{dev.put(t, slices.Concat(poison(margin+skew), data, poison(margin))) + kernels.Ptr(margin+skew),
+		len(data), skew}
 }
 
 // output returns poisoned memory.
@@ -253,11 +254,11 @@ func elemTypeOf(dt tensor.Dtype) elemType {
 // unit is the unit roundoff: 2^-8 for bfloat16, 2^-11 for float16.
 func (s elemType) unit() float64 { return math.Ldexp(1, -s.bits) }
 
-// tolerance is how far one result may be off, relative to the largest magnitude M of its array. In float32 it is 1e-5. In half
-// precision it follows from the rounding of results, which no implementation that stores them in the type escapes. Half a unit in
-// the last place of M is between uM/2 and uM, for the unit roundoff u. So twice the error of a naive implementation is at least
-// between uM and 2uM. bfloat16 has the lower end u. float16 has the upper end 2u, since the error of float32 sums counts beside its
-// u.
+// tolerance is how far one result may be off, relative to the largest magnitude M of its array. In float32 it is 1e-5.
+// In half precision it follows from the rounding of results, which no implementation that stores them in the type
+// escapes. Half a unit in the last place of M is between uM/2 and uM, for the unit roundoff u. So twice the error of a
+// naive implementation is at least between uM and 2uM. bfloat16 has the lower end u. float16 has the upper end 2u,
+// since the error of float32 sums counts beside its u.
 func (s elemType) tolerance() float64 {
 	return map[kernels.Type]float64{kernels.F32: 1e-5, kernels.BF16: bf16.unit(), kernels.F16: 2 * f16.unit()}[s.Type]
 }

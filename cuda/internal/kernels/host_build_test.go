@@ -15,7 +15,8 @@ import (
 )
 
 // hostFlags compile a unit. -fno-extern-tls-init: thread-local variables of other units have no constructors.
-var hostFlags = []string{"-std=c++17", "-ffp-contract=off", "-fno-extern-tls-init", "-mavx2", "-mfma", "-mf16c", "-fpermissive", "-w",
+var hostFlags = []string{"-std=c++17", "-ffp-contract=off", "-fno-extern-tls-init", "-mavx2", "-mfma", "-mf16c",
+	"-fpermissive", "-w",
 	"-Wno-psabi", "-fPIC", "-Itestdata/host", "-I."}
 
 // hostLevel returns the optimization of a unit: kernels take longer to compile than to run.
@@ -26,8 +27,8 @@ func hostLevel(unit string) string {
 	return "-Og"
 }
 
-// openLibrary opens the units of testdata/host as a library. It compiles them once for each state of the sources, the flags and the
-// compiler, and keeps libraries in the user's cache folder.
+// openLibrary opens the units of testdata/host as a library. It compiles them once for each state of the sources, the
+// flags and the compiler, and keeps libraries in the user's cache folder.
 func openLibrary() (library uintptr, err error) {
 	units, err := filepath.Glob("testdata/host/*.cc")
 	if err != nil {
@@ -41,10 +42,11 @@ func openLibrary() (library uintptr, err error) {
 	if err != nil {
 		return 0, err
 	}
-	err = useCached(cacheFolder(), key+".so", func(file string) error { return buildHost(units, file) }, func(file string) (err error) {
-		library, err = purego.Dlopen(file, purego.RTLD_NOW)
-		return err
-	})
+	err = useCached(cacheFolder(), key+".so", func(file string) error { return buildHost(units, file) },
+		func(file string) (err error) {
+			library, err = purego.Dlopen(file, purego.RTLD_NOW)
+			return err
+		})
 	return library, err
 }
 

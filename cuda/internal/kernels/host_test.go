@@ -27,10 +27,11 @@ import (
 // host runs launches of all kernels on the CPU: testdata/host, compiled as C++.
 type host struct {
 	library uintptr
-	run     func(f uintptr, grid, block *[3]uint32, cluster, shared int64, params unsafe.Pointer, size int64, next *int64) int32
-	order   func(descending int32)
-	memory  map[kernels.Ptr][]uint64
-	work    *budget
+	run     func(f uintptr, grid, block *[3]uint32, cluster, shared int64, params unsafe.Pointer, size int64,
+		next *int64) int32
+	order  func(descending int32)
+	memory map[kernels.Ptr][]uint64
+	work   *budget
 
 	descending int32
 }
@@ -107,7 +108,8 @@ func (h *host) launch(t testing.TB, l *kernels.Launch, argument []byte) {
 	cluster := max(1, l.Cluster)
 	for range min(grid[0]*grid[1]*grid[2]/uint32(cluster), uint32(runtime.GOMAXPROCS(0))) {
 		group.Go(func() {
-			failed := h.run(f, grid, block, int64(cluster), int64(l.Shared), unsafe.Pointer(&argument[0]), int64(len(argument)), next)
+			failed := h.run(f, grid, block, int64(cluster), int64(l.Shared), unsafe.Pointer(&argument[0]),
+				int64(len(argument)), next)
 			assert.Zero(t, failed, l.Kernel)
 		})
 	}
@@ -129,10 +131,10 @@ type preferredHost struct{ device }
 
 func (preferredHost) variants() []variant { return mmaHost{}.variants()[2:] }
 
-// attentionOnHost returns the cases of attention at sizes at which dev takes all of them, and block selection at other sizes,
-// too. The pairs of a row and a key, times their dims, are at most `most`. The types are used in turn. Of two cases that run the
-// same kernels it leaves one out: dense attention is a window of S, and the lists of the selected branch have a second case without
-// visible keys.
+// attentionOnHost returns the cases of attention at sizes at which dev takes all of them, and block selection at other
+// sizes, too. The pairs of a row and a key, times their dims, are at most `most`. The types are used in turn. Of two
+// cases that run the same kernels it leaves one out: dense attention is a window of S, and the lists of the selected
+// branch have a second case without visible keys.
 func attentionOnHost(t *testing.T, dev device, most int, types ...elemType) (list []typedCase) {
 	for i, s := range opcases.AttentionCases() {
 		if s.B*s.Hq*s.S*s.S*(s.D+s.Dv) > most || s.Cost != opcases.Small {
@@ -140,7 +142,8 @@ func attentionOnHost(t *testing.T, dev device, most int, types ...elemType) (lis
 		}
 		cases := slices.DeleteFunc(s.Cases(), func(c opcases.Case) bool {
 			branch, _, _ := strings.Cut(c.Name, " {")
-			return branch == "dense" && s.Window < s.S || branch == "window" && s.Window >= s.S || branch == "selected" && s.S > 8
+			return branch == "dense" && s.Window < s.S || branch == "window" && s.Window >= s.S ||
+				branch == "selected" && s.S > 8
 		})
 		var taken []typedCase
 		for _, c := range cases {
@@ -170,7 +173,10 @@ func TestTensorCoreAttentionMatchesOracleOnHost(t *testing.T) {
 func TestAttentionOfWideDimsMatchesOracleOnHost(t *testing.T) {
 	dev := preferredHost{hostDevice(t)}
 	list := attentionOnHost(t, dev, testutil.Tries(t, 11_000_000, 22_000_000), bf16, f16)
-	compareAll(t, dev, slices.DeleteFunc(list, func(x typedCase) bool { return !isWide(x.operands[0].Shape[3], x.operands[2].Shape[3]) }))
+	compareAll(t, dev, slices.DeleteFunc(list, func(x typedCase) bool {
+		return !isWide(x.operands[0].Shape[3],
+			x.operands[2].Shape[3])
+	}))
 }
 
 func isWide(D, Dv int) bool { return max(D, Dv) > 128 }
@@ -225,7 +231,8 @@ func TestDocumentsOfNaNAndInfOnHost(t *testing.T) {
 	h, c := sparsely(hostDevice(t)), packedSizes[0]
 	c.B = 1
 	for i, dev := range []device{h, mmaHost{h}} {
-		attention, selection := attentionOf(packedCases(t, elemTypes[1+i], opcases.CasesOfDocuments(c.Dims, c.Params, lengthsOf(c.S), opcases.Small)))
+		attention, selection := attentionOf(packedCases(t, elemTypes[1+i], opcases.CasesOfDocuments(c.Dims, c.Params,
+			lengthsOf(c.S), opcases.Small)))
 		compareSpoiled(t, dev, attention, []int{33, c.S / 2, c.S - 1})
 		compareSpoiledSelection(t, dev, selection)
 	}
@@ -252,7 +259,8 @@ func (fewHost) variants() []variant { return []variant{{"", h200}} }
 // takesFew reports whether the op of a case has kernels for few rows, which are preferred.
 func (x typedCase) takesFew(t *testing.T) bool {
 	call := x.plan.Calls[0]
-	_, err := planOf(h200, "cuda few", call.Spec, graph.Call{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)})
+	_, err := planOf(h200, "cuda few", call.Spec, graph.Call{In: pick(x.operands, call.In),
+		Out: pick(x.operands, call.Out)})
 	return err == nil
 }
 
@@ -278,9 +286,11 @@ func TestMatmulMatchesOracleOnHost(t *testing.T) {
 	}
 }
 
-// onHosts runs f at each size on the kernels on tensor cores, or at wide dims on an H200's, and on the general kernels, with the
-// types in turn. The general kernels skip sizes that are only for other kernels: wide dims, and lists of few of the blocks.
-func onHosts(t *testing.T, sizes []opcases.AttentionCase, f func(t *testing.T, dev device, attention []typedCase, selection typedCase)) {
+// onHosts runs f at each size on the kernels on tensor cores, or at wide dims on an H200's, and on the general kernels,
+// with the types in turn. The general kernels skip sizes that are only for other kernels: wide dims, and lists of few
+// of the blocks.
+func onHosts(t *testing.T, sizes []opcases.AttentionCase, f func(t *testing.T, dev device, attention []typedCase,
+	selection typedCase)) {
 	h := sparsely(hostDevice(t))
 	for i, size := range sizes {
 		if i%2 == 1 && !testutil.Full(t) {
@@ -363,7 +373,8 @@ func inTurn(t *testing.T, sizes []selectedSize) (list []selectedSize) {
 
 // TestWalksAndPairsMatchOracleOnHost: selected attention by walks and by pairs.
 func TestWalksAndPairsMatchOracleOnHost(t *testing.T) {
-	compareAll(t, smallHost{sparsely(hostDevice(t))}, selectedCases(t, slices.Concat(inTurn(t, walkedSizes), inTurn(t, gatheredSizes), randomSelected(testutil.Tries(t, 1, 4), 100, 40))))
+	compareAll(t, smallHost{sparsely(hostDevice(t))}, selectedCases(t, slices.Concat(inTurn(t, walkedSizes),
+		inTurn(t, gatheredSizes), randomSelected(testutil.Tries(t, 1, 4), 100, 40))))
 }
 
 func TestWalksOfNaNAndInfOnHost(t *testing.T) {
@@ -401,8 +412,9 @@ func TestDecodeOnHost(t *testing.T) {
 	}
 }
 
-// TestDecodeByAllClustersOnHost: clusters of all sizes. In the second sequence the newest compressed and the newest selected key are in
-// different blocks, where all blocks are selected, so no barrier of the cluster lies between the two branches.
+// TestDecodeByAllClustersOnHost: clusters of all sizes. In the second sequence the newest compressed and the newest
+// selected key are in different blocks, where all blocks are selected, so no barrier of the cluster lies between the
+// two branches.
 func TestDecodeByAllClustersOnHost(t *testing.T) {
 	h, cases := hostDevice(t), opcases.Decodings()
 	c := cases[slices.IndexFunc(cases, func(c opcases.Decoding) bool { return c.Name == "paper" })]
@@ -410,6 +422,7 @@ func TestDecodeByAllClustersOnHost(t *testing.T) {
 		if i%2 == 1 && !testutil.Full(t) {
 			continue
 		}
-		compareDecoding(t, fmt.Sprintf("%d multiprocessors", gpu.SMs), h, variant{"cuda cluster", gpu}, c, elemTypes[1+i%2], testutil.Tries(t, 3, 8))
+		compareDecoding(t, fmt.Sprintf("%d multiprocessors", gpu.SMs), h, variant{"cuda cluster", gpu}, c,
+			elemTypes[1+i%2], testutil.Tries(t, 3, 8))
 	}
 }

@@ -72,19 +72,22 @@ func TestEncodedRelocation(t *testing.T) {
 		x   int64
 		tma [2]int64
 	}{x: 1})
-	packed.Relocations = append(packed.Relocations, kernels.Relocation{Offset: 8, Ref: x, Encode: func(to []byte, at kernels.Ptr) error {
-		copy(to, "tensor map of")
-		to[13] = byte(at >> 8)
-		return nil
-	}})
+	packed.Relocations = append(packed.Relocations, kernels.Relocation{Offset: 8, Ref: x,
+		Encode: func(to []byte, at kernels.Ptr) error {
+			copy(to, "tensor map of")
+			to[13] = byte(at >> 8)
+			return nil
+		}})
 	to := packed.Copy()
 	require.NoError(t, packed.Place(to, kernels.Addresses{0, 0, 0, 0x500}))
 	require.Equal(t, "tensor map of\x05", string(to[8:22]))
 }
 
-// everyPlan returns the plans of all ops at the sizes of their cases, in all types and for devices that take other tiles.
+// everyPlan returns the plans of all ops at the sizes of their cases, in all types and for devices that take other
+// tiles.
 func everyPlan(t *testing.T) (plans []*kernels.Plan) {
-	large := kernels.GPU{SharedPerBlock: 227 << 10, SharedPerSM: 1 << 20, SMs: 1} // the largest tiles of all attention kernels
+	// the largest tiles of all attention kernels
+	large := kernels.GPU{SharedPerBlock: 227 << 10, SharedPerSM: 1 << 20, SMs: 1}
 	middle := large
 	middle.SMs = 60
 	add := func(op any, s graph.Call, devices ...kernels.GPU) {
@@ -108,9 +111,11 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 		}
 	}
 	cases := slices.DeleteFunc(opcases.Layers(), func(c opcases.Case) bool { return c.Cost == opcases.Huge })
-	cases = append(cases, slices.DeleteFunc(opcases.DocumentCases(), func(c opcases.Case) bool { return c.Cost == opcases.Huge })...)
+	cases = append(cases, slices.DeleteFunc(opcases.DocumentCases(),
+		func(c opcases.Case) bool { return c.Cost == opcases.Huge })...)
 	for _, dims := range [][2]int{{64, 64}, {128, 128}, {192, 128}, {192, 192}, {256, 128}, {256, 192}} {
-		for block, n := range map[int]int{16: 20, 32: 10, 64: 4, 128: 4} { // entries of a list by block size; with 64, less than half of the blocks
+		// entries of a list by block size; with 64, less than half of the blocks
+		for block, n := range map[int]int{16: 20, 32: 10, 64: 4, 128: 4} {
 			s := sized(1, 600, 4, 2, dims[0], dims[1], 32, 16, block, n, 100)
 			cases = append(cases, s.Cases()...)
 		}
@@ -120,8 +125,10 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 		for _, c := range cases {
 			x, ok := shapedAs(t, c, s, aligned)
 			for _, call := range x.plan.Calls {
-				if operands := (graph.Call{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)}); c.Mask != nil || c.Selection != nil {
-					add(call.Spec, operands, kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 1 << 30}, large, middle)
+				if operands := (graph.Call{In: pick(x.operands, call.In), Out: pick(x.operands,
+					call.Out)}); c.Mask != nil || c.Selection != nil {
+					add(call.Spec, operands, kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10,
+						SMs: 1 << 30}, large, middle)
 				} else if ok {
 					add(call.Spec, operands)
 				}
@@ -141,7 +148,8 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 		adamW, moments = append(adamW, wide, half, wide, wide), append(moments, wide, wide)
 		add(optimizer.AdamW{Decay: "10"}, graph.Call{In: adamW, Out: moments})
 		matrix, gradient := operand(tensor.Float32, 7, 9), operand(dtypes[s.Type], 7, 9)
-		add(optimizer.Muon{Decay: "1"}, graph.Call{In: []spec.Operand{hyper, norm, matrix, gradient, matrix}, Out: []spec.Operand{matrix}})
+		add(optimizer.Muon{Decay: "1"}, graph.Call{In: []spec.Operand{hyper, norm, matrix, gradient, matrix},
+			Out: []spec.Operand{matrix}})
 		for _, n := range []int64{64, 3000} {
 			for trans := range 4 {
 				p := kernels.Product{Type: s.Type, Out: s.Type, M: n, N: n, K: 64, TransA: trans&1 != 0, TransB: trans&2 != 0}
@@ -165,8 +173,8 @@ func TestLaunches(t *testing.T) {
 	t.Run("have the layout of C", func(t *testing.T) { matchSources(t, plans) })
 }
 
-// matchBinaries checks each launch against the size of the kernel's argument and the limits of threads and shared memory. Each
-// kernel must have a launch.
+// matchBinaries checks each launch against the size of the kernel's argument and the limits of threads and shared
+// memory. Each kernel must have a launch.
 func matchBinaries(t *testing.T, plans []*kernels.Plan) {
 	binaries := compiled(t)
 	seen := map[string]bool{}
@@ -185,7 +193,8 @@ func matchBinaries(t *testing.T, plans []*kernels.Plan) {
 				}
 			}
 			assert.LessOrEqual(t, l.Shared, 227<<10, "%s: bytes of shared memory", l.Kernel)
-			if g := l.Grid; g.X < 1 || g.X > math.MaxInt32 || g.Y < 1 || g.Y > math.MaxUint16 || g.Z < 1 || g.Z > math.MaxUint16 {
+			if g := l.Grid; g.X < 1 || g.X > math.MaxInt32 || g.Y < 1 || g.Y > math.MaxUint16 || g.Z < 1 ||
+				g.Z > math.MaxUint16 {
 				t.Errorf("%s: grid %v", l.Kernel, g)
 			}
 		}
@@ -195,29 +204,39 @@ func matchBinaries(t *testing.T, plans []*kernels.Plan) {
 	}
 }
 
+// list is short for the operands of tables.
+type list = []spec.Operand
+
+// refusedCall is a call of an op that is refused, and why: detail is a part of the error.
+type refusedCall struct {
+	op      spec.Spec
+	in, out list
+	reason  graph.Reason
+	detail  string
+}
+
 // TestUnsupported checks the reason for each op that the kernels refuse.
 func TestUnsupported(t *testing.T) {
 	of, f := operand, func(shape ...int) spec.Operand { return operand(tensor.Float32, shape...) }
-	type list = []spec.Operand
 	half, halfRow, f16 := of(ops.BFloat16, 3), of(ops.BFloat16, 1, 3), of(ops.Float16, 3)
 	rotated := linear.Fused{Rotated: [linear.MaxFused]bool{true}, RoPE: pointwise.RoPE{Base: 1e4}}
 	q, lse := of(ops.BFloat16, 1, 8, 1, 16), of(tensor.Float32, 1, 1, 8)
-	for name, x := range map[string]struct {
-		op      spec.Spec
-		in, out list
-		reason  graph.Reason
-		detail  string
-	}{
-		"float64":        {pointwise.SiLU{}, list{of(tensor.Float64, 1)}, list{f(1)}, graph.ReasonType, "got float64"},
-		"two types":      {pointwise.SiLU{}, list{half}, list{f(3)}, graph.ReasonType, "x is bf16, y is f32, want one type"},
-		"half to half":   {spec.Cast{To: ops.Float16}, list{half}, list{f16}, graph.ReasonType, "cast from bf16 to f16"},
-		"wide rotation":  {pointwise.RoPE{Base: 1e4}, list{f(1, 1, 1, 4098)}, list{f(1, 1, 1, 4098)}, graph.ReasonShape, "dim is 4098"},
+	for name, x := range map[string]refusedCall{
+		"float64":      {pointwise.SiLU{}, list{of(tensor.Float64, 1)}, list{f(1)}, graph.ReasonType, "got float64"},
+		"two types":    {pointwise.SiLU{}, list{half}, list{f(3)}, graph.ReasonType, "x is bf16, y is f32, want one type"},
+		"half to half": {spec.Cast{To: ops.Float16}, list{half}, list{f16}, graph.ReasonType, "cast from bf16 to f16"},
+		"wide rotation": {pointwise.RoPE{Base: 1e4}, list{f(1, 1, 1, 4098)}, list{f(1, 1, 1, 4098)},
+			graph.ReasonShape, "dim is 4098"},
 		"tokens of rows": {rotated, list{f(1, 2, 3, 4), f(2, 4)}, list{f(1, 2, 3, 2)}, graph.ReasonShape, "rotated part"},
-		"wide norm":      {norm.RMSNormGrad{Eps: 1}, list{f(1, 20000), f(20000), f(1, 20000)}, list{f(1, 20000), f(20000)}, graph.ReasonShape, "dim is 20000"},
-		"branches":       {pointwise.GatedSum{}, append(list{f(1, 1, 1, 9)}, slices.Repeat(list{f(1, 1, 1, 1)}, 9)...), list{f(1, 1, 1, 1)}, graph.ReasonShape, "9 branches"},
-		"weight of norm": {norm.RMSNormGrad{Eps: 1}, list{halfRow, f(3), halfRow}, list{halfRow, f16}, graph.ReasonType, "dweight is float16"},
+		"wide norm": {norm.RMSNormGrad{Eps: 1}, list{f(1, 20000), f(20000), f(1, 20000)},
+			list{f(1, 20000), f(20000)}, graph.ReasonShape, "dim is 20000"},
+		"branches": {pointwise.GatedSum{}, append(list{f(1, 1, 1, 9)},
+			slices.Repeat(list{f(1, 1, 1, 1)}, 9)...), list{f(1, 1, 1, 1)}, graph.ReasonShape, "9 branches"},
+		"weight of norm": {norm.RMSNormGrad{Eps: 1}, list{halfRow, f(3), halfRow}, list{halfRow, f16},
+			graph.ReasonType, "dweight is float16"},
 		"half delta": {attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 4}, Delta: true},
-			list{q, q, q, of(ops.BFloat16, 1, 1, 8), lse, q}, list{q, q, q}, graph.ReasonType, "o is bfloat16 (1, 1, 8), want float32"},
+			list{q, q, q, of(ops.BFloat16, 1, 1, 8), lse, q}, list{q, q, q}, graph.ReasonType,
+			"o is bfloat16 (1, 1, 8), want float32"},
 		"2^16 operands": {pointwise.Add{}, slices.Repeat(list{f(1)}, 1<<16), list{f(1)}, graph.ReasonSize, "65537 operands"},
 	} {
 		s := graph.Call{Spec: x.op, In: x.in, Out: x.out}
@@ -242,8 +261,8 @@ func TestUnsupported(t *testing.T) {
 
 // TestShapeRules: sites that break the shape rule of their Spec are refused before kernels see them.
 func TestShapeRules(t *testing.T) {
-	f, ints := func(shape ...int) spec.Operand { return operand(tensor.Float32, shape...) }, operand(tensor.Int32, 1, 8, 2, 3)
-	type list = []spec.Operand
+	f, ints := func(shape ...int) spec.Operand { return operand(tensor.Float32, shape...) },
+		operand(tensor.Int32, 1, 8, 2, 3)
 	q, k, lse, factor := f(1, 8, 4, 16), f(1, 8, 2, 16), f(1, 4, 8), operand(tensor.Float64, 1)
 	params := ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 4}
 	chosen := func(change func(*ops.Params)) attention.SelectBlocks {
@@ -252,33 +271,41 @@ func TestShapeRules(t *testing.T) {
 		return attention.SelectBlocks{Params: p}
 	}
 	kc, row := f(1, 3, 2, 16), f(1, 1, 1, 2)
-	for name, x := range map[string]struct {
-		op      spec.Spec
-		in, out list
-		reason  graph.Reason
-		detail  string
-	}{
-		"no elements":     {pointwise.SiLU{}, list{f(0)}, list{f(0)}, graph.ReasonSize, "input 0 has a zero size"},
-		"overflow":        {norm.Softmax{}, list{f(1<<40, 1<<40)}, list{f(1<<40, 1<<40)}, graph.ReasonSize, "input 0 is too large"},
-		"int64 ids":       {vocab.Embedding{}, list{f(4, 3), operand(tensor.Int64, 1, 2)}, list{f(1, 2, 3)}, graph.ReasonShape, "ids is int64"},
-		"inputs":          {norm.Softmax{}, list{f(1), f(1)}, list{f(1)}, graph.ReasonShape, "2 inputs"},
-		"odd dim":         {pointwise.RoPE{Base: 1e4}, list{f(1, 1, 1, 3)}, list{f(1, 1, 1, 3)}, graph.ReasonShape, "is odd"},
-		"base":            {pointwise.RoPE{Base: -1}, list{row}, list{row}, graph.ReasonShape, "base is -1"},
-		"start":           {pointwise.RoPE{Base: 1e4, Start: -1}, list{row}, list{row}, graph.ReasonShape, "start is -1"},
-		"eps":             {norm.RMSNorm{}, list{f(1, 1), f(1)}, list{f(1, 1)}, graph.ReasonShape, "eps is 0"},
-		"eps, gradient":   {norm.RMSNormGrad{}, list{f(1, 1), f(1), f(1, 1)}, list{f(1, 1), f(1)}, graph.ReasonShape, "eps is 0"},
-		"stride":          {compress.Mean{BlockLen: 32, Stride: 15}, list{f(1, 64, 1, 1)}, list{f(1, 3, 1, 1)}, graph.ReasonShape, "does not divide"},
-		"no branch":       {pointwise.GatedSum{}, list{row}, list{row}, graph.ReasonShape, "no branches"},
-		"missing deltas":  {pointwise.GatedSumGrad{Deltas: true}, list{f(1, 1, 1, 1), row, row}, list{f(1, 1, 1, 1), row}, graph.ReasonShape, "outputs"},
-		"heads":           {attention.SlidingWindow{Window: 4}, list{q, f(1, 8, 3, 16), f(1, 8, 3, 16)}, list{q, lse}, graph.ReasonShape, "heads 4 not a multiple of kv heads 3"},
-		"window":          {attention.SlidingWindow{}, list{q, k, k}, list{q, lse}, graph.ReasonShape, "window w is 0"},
-		"block length":    {attention.Compressed{BlockLen: 4}, list{q, k, k}, list{q, lse}, graph.ReasonShape, "stride d is 0"},
-		"selection block": {attention.Selected{}, list{q, k, k, ints}, list{q, lse}, graph.ReasonShape, "selection block l' is 0"},
-		"fewer keys":      {attention.Selected{SelectBlock: 4}, list{q, f(1, 7, 2, 16), f(1, 7, 2, 16), ints}, list{q, lse}, graph.ReasonShape, "k has 7 rows"},
-		"l and d":         {chosen(func(p *ops.Params) { p.BlockLen = 5 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "does not divide the block length"},
-		"l' and d":        {chosen(func(p *ops.Params) { p.SelectBlock = 3 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "does not divide the selection block"},
-		"top n":           {chosen(func(p *ops.Params) { p.TopN = 2 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "top n = 2"},
-		"no tensors":      {optimizer.AdamW{}, list{operand(tensor.Float64, optimizer.HyperLen), factor}, list{}, graph.ReasonShape, "0 tensors"},
+	for name, x := range map[string]refusedCall{
+		"no elements": {pointwise.SiLU{}, list{f(0)}, list{f(0)}, graph.ReasonSize, "input 0 has a zero size"},
+		"overflow": {norm.Softmax{}, list{f(1<<40, 1<<40)}, list{f(1<<40, 1<<40)}, graph.ReasonSize,
+			"input 0 is too large"},
+		"int64 ids": {vocab.Embedding{}, list{f(4, 3), operand(tensor.Int64, 1, 2)}, list{f(1, 2, 3)},
+			graph.ReasonShape, "ids is int64"},
+		"inputs":  {norm.Softmax{}, list{f(1), f(1)}, list{f(1)}, graph.ReasonShape, "2 inputs"},
+		"odd dim": {pointwise.RoPE{Base: 1e4}, list{f(1, 1, 1, 3)}, list{f(1, 1, 1, 3)}, graph.ReasonShape, "is odd"},
+		"base":    {pointwise.RoPE{Base: -1}, list{row}, list{row}, graph.ReasonShape, "base is -1"},
+		"start":   {pointwise.RoPE{Base: 1e4, Start: -1}, list{row}, list{row}, graph.ReasonShape, "start is -1"},
+		"eps":     {norm.RMSNorm{}, list{f(1, 1), f(1)}, list{f(1, 1)}, graph.ReasonShape, "eps is 0"},
+		"eps, gradient": {norm.RMSNormGrad{}, list{f(1, 1), f(1), f(1, 1)}, list{f(1, 1), f(1)}, graph.ReasonShape,
+			"eps is 0"},
+		"stride": {compress.Mean{BlockLen: 32, Stride: 15}, list{f(1, 64, 1, 1)}, list{f(1, 3, 1, 1)},
+			graph.ReasonShape, "does not divide"},
+		"no branch": {pointwise.GatedSum{}, list{row}, list{row}, graph.ReasonShape, "no branches"},
+		"missing deltas": {pointwise.GatedSumGrad{Deltas: true}, list{f(1, 1, 1, 1), row, row},
+			list{f(1, 1, 1, 1), row}, graph.ReasonShape, "outputs"},
+		"heads": {attention.SlidingWindow{Window: 4}, list{q, f(1, 8, 3, 16), f(1, 8, 3, 16)}, list{q, lse},
+			graph.ReasonShape, "heads 4 not a multiple of kv heads 3"},
+		"window": {attention.SlidingWindow{}, list{q, k, k}, list{q, lse}, graph.ReasonShape, "window w is 0"},
+		"block length": {attention.Compressed{BlockLen: 4}, list{q, k, k}, list{q, lse}, graph.ReasonShape,
+			"stride d is 0"},
+		"selection block": {attention.Selected{}, list{q, k, k, ints}, list{q, lse}, graph.ReasonShape,
+			"selection block l' is 0"},
+		"fewer keys": {attention.Selected{SelectBlock: 4}, list{q, f(1, 7, 2, 16), f(1, 7, 2, 16), ints},
+			list{q, lse}, graph.ReasonShape, "k has 7 rows"},
+		"l and d": {chosen(func(p *ops.Params) { p.BlockLen = 5 }), list{q, kc, lse}, list{ints},
+			graph.ReasonShape, "does not divide the block length"},
+		"l' and d": {chosen(func(p *ops.Params) { p.SelectBlock = 3 }), list{q, kc, lse}, list{ints},
+			graph.ReasonShape, "does not divide the selection block"},
+		"top n": {chosen(func(p *ops.Params) { p.TopN = 2 }), list{q, kc, lse}, list{ints},
+			graph.ReasonShape, "top n = 2"},
+		"no tensors": {optimizer.AdamW{}, list{operand(tensor.Float64, optimizer.HyperLen), factor}, list{},
+			graph.ReasonShape, "0 tensors"},
 	} {
 		_, err := planOf(h200, "", x.op, graph.Call{In: x.in, Out: x.out})
 		wantRefusal(t, name, err, x.reason)

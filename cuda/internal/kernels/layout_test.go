@@ -52,8 +52,8 @@ func cName(f reflect.StructField) string {
 	return b.String()
 }
 
-// assertLayout writes assertions that the C++ type P has the fields of t, by their names, at their offsets and of their sizes and
-// kinds. path names the struct in P that t stands for, with a dot at its end, and base is its offset.
+// assertLayout writes assertions that the C++ type P has the fields of t, by their names, at their offsets and of their
+// sizes and kinds. path names the struct in P that t stands for, with a dot at its end, and base is its offset.
 func assertLayout(to *strings.Builder, t reflect.Type, path string, base uintptr) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -106,8 +106,8 @@ func layouts(plans []*kernels.Plan) string {
 	return strings.Join(slices.Sorted(maps.Values(blocks)), "")
 }
 
-// matchSources compares the argument of every launch with the one of its kernel, field by field. To show that it really compares,
-// it adds wrong assertions, which must fail: swapped pointers, another size, another kind.
+// matchSources compares the argument of every launch with the one of its kernel, field by field. To show that it really
+// compares, it adds wrong assertions, which must fail: swapped pointers, another size, another kind.
 func matchSources(t *testing.T, plans []*kernels.Plan) {
 	if _, err := exec.LookPath("g++"); err != nil {
 		t.Skip("it wants g++")
@@ -131,19 +131,21 @@ func matchSources(t *testing.T, plans []*kernels.Plan) {
 		block := strings.Replace(assertions[from:to], wrong[0], wrong[1], 1)
 		text += fmt.Sprintf("namespace wrong_%s {\n#line 1 \"wrong %s\"\n%s}\n", name, name, block)
 	}
-	flags := []string{"-std=c++17", "-fpermissive", "-w", "-mavx2", "-mfma", "-mf16c", "-Itestdata/host", "-I.", "-fsyntax-only"}
+	flags := []string{"-std=c++17", "-fpermissive", "-w", "-mavx2", "-mfma", "-mf16c", "-Itestdata/host", "-I.",
+		"-fsyntax-only"}
 	var out []byte // of the compiler
-	require.NoError(t, useCached(cacheFolder(), testutil.Must(sourcesKey(fmt.Sprintf("%q%s", flags, text)))(t)+".txt", func(file string) error {
-		unit := filepath.Join(t.TempDir(), "layout.cc")
-		if err := os.WriteFile(unit, []byte(text), 0o600); err != nil {
+	require.NoError(t, useCached(cacheFolder(), testutil.Must(sourcesKey(fmt.Sprintf("%q%s", flags, text)))(t)+".txt",
+		func(file string) error {
+			unit := filepath.Join(t.TempDir(), "layout.cc")
+			if err := os.WriteFile(unit, []byte(text), 0o600); err != nil {
+				return err
+			}
+			out, _ := exec.Command("g++", append(flags, unit)...).CombinedOutput() // it fails, because of the wrong assertions
+			return os.WriteFile(file, out, 0o600)
+		}, func(file string) (err error) {
+			out, err = os.ReadFile(file)
 			return err
-		}
-		out, _ := exec.Command("g++", append(flags, unit)...).CombinedOutput() // it fails, because of the wrong assertions
-		return os.WriteFile(file, out, 0o600)
-	}, func(file string) (err error) {
-		out, err = os.ReadFile(file)
-		return err
-	}))
+		}))
 	wrong := map[string]bool{}
 	for _, line := range regexp.MustCompile(`(?m)^.*error:.*$`).FindAllString(string(out), -1) {
 		if name, ok := strings.CutPrefix(line, "wrong "); ok {

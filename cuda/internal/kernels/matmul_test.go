@@ -28,7 +28,8 @@ type matmulCase struct {
 }
 
 func (c matmulCase) String() string {
-	return fmt.Sprintf("%dx%dx%d_batch%d_apart%d_skew%d_repeat%v%v", c.m, c.n, c.k, c.batch, c.apart, c.skew, c.repeatA, c.repeatB)
+	return fmt.Sprintf("%dx%dx%d_batch%d_apart%d_skew%d_repeat%v%v", c.m, c.n, c.k, c.batch, c.apart, c.skew,
+		c.repeatA, c.repeatB)
 }
 
 // matmulCases have their sizes around the edges of tiles, of both shapes of them, and odd ones.
@@ -122,8 +123,8 @@ func bindProduct(t testing.TB, plan *kernels.Plan, work kernels.Ptr, at ...kerne
 	return bindPlan(t, plan, work, args...)
 }
 
-// element is an element of a product: its value in float64, the sum of the magnitudes of its terms, and the error of a plain sum in
-// float32 that is then rounded to the type of the result.
+// element is an element of a product: its value in float64, the sum of the magnitudes of its terms, and the error of a
+// plain sum in float32 that is then rounded to the type of the result.
 type element struct{ want, most, naive float64 }
 
 // elementsOf returns the elements of a b + bias, row by row. Those of a and b lie in memory as la and lb say.
@@ -153,9 +154,9 @@ func elementsOf(la, lb layout, a, b, bias []float64, batch int, out elemType) (l
 	return list
 }
 
-// compareMatmul compares a product with one in float64. The error may be that of sums in float32. If the result is in half
-// precision, twice the error of a plain sum in float32 that is then rounded is added. Another run, and runs in which other numbers
-// of blocks share the tiles, have the same bits.
+// compareMatmul compares a product with one in float64. The error may be that of sums in float32. If the result is in
+// half precision, twice the error of a plain sum in float32 that is then rounded is added. Another run, and runs in
+// which other numbers of blocks share the tiles, have the same bits.
 func compareMatmul(t *testing.T, dev device, c matmulCase, s elemType, out elemType, trans int, bias bool) {
 	t.Helper()
 	defer dev.reset(t)

@@ -18,9 +18,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
-// naiveOf computes the arrays of a case that depend on more than one rounding, as a naive implementation in half precision does.
-// For attention, the MLP of compression and gated sums with their sigmoid it is the oracle's arithmetic with every intermediate
-// array rounded to the type. If one op reads what another has stored, it is the CPU's ops in float64.
+// naiveOf computes the arrays of a case that depend on more than one rounding, as a naive implementation in half
+// precision does. For attention, the MLP of compression and gated sums with their sigmoid it is the oracle's arithmetic
+// with every intermediate array rounded to the type. If one op reads what another has stored, it is the CPU's ops in
+// float64.
 func naiveOf(t testing.TB, x typedCase) map[int]*ref.Tensor {
 	t.Helper()
 	in, out, grads := opcases.Tensors(x.plan.Inputs), x.plan.Out, x.plan.Grads
@@ -149,7 +150,8 @@ func naiveMLPs(x typedCase, op compress.MLP, in, pe, w1, w2, dy *ref.Tensor) (y,
 	if x.Documents == nil {
 		return naiveMLP(x.elemType, op, in, pe, w1, w2, dy)
 	}
-	y, dx, dpe, dw1, dw2 = ref.New(dy.Shape...), ref.New(in.Shape...), ref.New(pe.Shape...), ref.New(w1.Shape...), ref.New(w2.Shape...)
+	y, dx, dpe, dw1, dw2 = ref.New(dy.Shape...), ref.New(in.Shape...), ref.New(pe.Shape...), ref.New(w1.Shape...),
+		ref.New(w2.Shape...)
 	for _, d := range x.Documents.List() {
 		one, gx, gpe, gw1, gw2 := naiveMLP(x.elemType, op, ref.Cut(in, d, ref.Tokens), pe, w1, w2, ref.Cut(dy, d, ref.Keys))
 		ref.Paste(y, one, d, ref.Keys)
@@ -159,8 +161,8 @@ func naiveMLPs(x typedCase, op compress.MLP, in, pe, w1, w2, dy *ref.Tensor) (y,
 	return y, dx, dpe, dw1, dw2
 }
 
-// naiveMLP is the MLP of compression as rows of blocks, a product, SiLU and a product, each of which stores its result. Without a
-// block, dy is the gradient of one row of zeros.
+// naiveMLP is the MLP of compression as rows of blocks, a product, SiLU and a product, each of which stores its result.
+// Without a block, dy is the gradient of one row of zeros.
 func naiveMLP(s elemType, op compress.MLP, x, pe, w1, w2, dy *ref.Tensor) (y, dx, dpe, dw1, dw2 *ref.Tensor) {
 	B, S, H, D := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
 	blocks, cols := ops.NumCompressed(S, op.BlockLen, op.Stride), op.BlockLen*D
@@ -190,8 +192,8 @@ func naiveMLP(s elemType, op compress.MLP, x, pe, w1, w2, dy *ref.Tensor) (y, dx
 	return y, s.tensor(dx), dpe, dw1, dw2
 }
 
-// naiveGatedSum is a sigmoid and a gated sum, each of which stores its results. d holds the gradients of the logits and of each
-// branch.
+// naiveGatedSum is a sigmoid and a gated sum, each of which stores its results. d holds the gradients of the logits and
+// of each branch.
 func naiveGatedSum(s elemType, logits, dy *ref.Tensor, branches ...*ref.Tensor) (y *ref.Tensor, d []*ref.Tensor) {
 	gates := s.tensor(ref.Sigmoid(logits))
 	dgates, d := ref.GatedSumGrad(gates, dy, branches...)
@@ -202,12 +204,12 @@ func naiveGatedSum(s elemType, logits, dy *ref.Tensor, branches ...*ref.Tensor) 
 	return s.tensor(ref.GatedSum(gates, branches...)), d
 }
 
-// TestHalfBounds: the naive implementation is off by a few roundings only. In bfloat16, with three bits less, it breaks the bounds
-// of float16, for all results that depend on it except some that are small by luck.
+// TestHalfBounds: the naive implementation is off by a few roundings only. In bfloat16, with three bits less, it breaks
+// the bounds of float16, for all results that depend on it except some that are small by luck.
 //
-// "A few" is less than 8 units. Rounding a logit x puts its exponential off by |x| units, so this holds only while logits are small:
-// at dims of 2 and 3 they reach 9, and dq is off by 11.5 units (D = 2, Dv = 33). Those dims are left out here, unless there is only
-// one key.
+// "A few" is less than 8 units. Rounding a logit x puts its exponential off by |x| units, so this holds only while
+// logits are small: at dims of 2 and 3 they reach 9, and dq is off by 11.5 units (D = 2, Dv = 33). Those dims are left
+// out here, unless there is only one key.
 func TestHalfBounds(t *testing.T) {
 	t.Parallel()
 	broken, all := 0, 0

@@ -19,7 +19,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// TestRandomCallsOnHost: from finite numbers kernels compute finite numbers. TestRandomCallsOnGPU of package cuda makes more calls.
+// TestRandomCallsOnHost: from finite numbers kernels compute finite numbers. TestRandomCallsOnGPU of package cuda makes
+// more calls.
 func TestRandomCallsOnHost(t *testing.T) {
 	host := hostDevice(t)
 	rng := rand.New(rand.NewPCG(13, 1))

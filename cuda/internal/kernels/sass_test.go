@@ -20,8 +20,8 @@ var instructions = map[uint16]string{
 	0x983: "LDL", 0x387: "STL", // local memory
 }
 
-// TestWGMMAInMachineCode: the wgmma kernels have their products as HGMMA, and they, the walks and linear layers of few rows
-// touch no local memory.
+// TestWGMMAInMachineCode: the wgmma kernels have their products as HGMMA, and they, the walks and linear layers of few
+// rows touch no local memory.
 func TestWGMMAInMachineCode(t *testing.T) {
 	seen := 0
 	for name := range readManifest(t).Units {

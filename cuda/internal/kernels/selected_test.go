@@ -65,9 +65,10 @@ func (s selectedSize) piece() int {
 	return 16
 }
 
-// chosenLists returns idx [B,S,Hkv,n]. A query chooses blocks before its own; `share` neighbouring queries choose the same ones of
-// those that they see. It also chooses its own block, but with a share of 1 only every second query does; with a share of 64 also block
-// 0 and the one before its own, as SelectBlocks does. Some lists are empty, and some end early at an entry that breaks the order.
+// chosenLists returns idx [B,S,Hkv,n]. A query chooses blocks before its own; `share` neighbouring queries choose the
+// same ones of those that they see. It also chooses its own block, but with a share of 1 only every second query does;
+// with a share of 64 also block 0 and the one before its own, as SelectBlocks does. Some lists are empty, and some end
+// early at an entry that breaks the order.
 func (s selectedSize) chosenLists(seed uint64, share int) []int32 {
 	rng := rand.New(rand.NewPCG(seed, uint64(s.S)))
 	blocks := (s.S-1)/s.block + 1
@@ -128,36 +129,14 @@ func (s selectedSize) of(seed uint64, share int) opcases.Case {
 	}
 	q, k, v := s.Tokens(seed)
 	mask, docs := ref.SelectedMask(lists, s.B, s.S, s.Hkv, s.block), s.documents()
-	c := opcases.Case{
-		Name:      fmt.Sprintf("selected, blocks that %d share %+v", share, s),
-		Inputs:    []opcases.Array{q, k, v, {Name: "idx", Shape: []int{s.B, s.S, s.Hkv, s.n}, Ints: idx}},
-		Documents: docs,
-	}
 	if docs != nil {
 		mask = docs.SelectedMask(lists, s.Hkv, s.block)
-		c.Inputs = append(c.Inputs, opcases.Array{Name: "cu_seqlens", Shape: []int{len(docs.CU)}, Ints: docs.CU})
 	}
-	c.Mask = mask
-	c.Build = func(in []*G.Node) (*G.Node, error) {
-		if docs == nil {
-			return ops.SelectedAttention(in[0], in[1], in[2], in[3], s.block)
-		}
-		table, err := ops.DocumentTable(in[4], s.B, s.S, ops.Params{BlockLen: docs.L, Stride: docs.D})
-		if err != nil {
-			return nil, err
-		}
+	inputs := []opcases.Array{q, k, v, {Name: "idx", Shape: []int{s.B, s.S, s.Hkv, s.n}, Ints: idx}}
+	name := fmt.Sprintf("selected, blocks that %d share %+v", share, s)
+	return opcases.WithOracle(opcases.Packed(name, docs, inputs, func(in []*G.Node, table *G.Node) (*G.Node, error) {
 		return ops.SelectedAttention(in[0], in[1], in[2], in[3], s.block, ops.WithDocuments(table))
-	}
-	c.Outputs = func(in []*ref.Tensor) []*ref.Tensor {
-		o, lse := ref.Attention(in[0], in[1], in[2], mask)
-		return []*ref.Tensor{o, lse}
-	}
-	c.Gradients = func(in []*ref.Tensor, do *ref.Tensor) []*ref.Tensor {
-		o, _ := ref.Attention(in[0], in[1], in[2], mask)
-		dq, dk, dv := ref.AttentionGrad(in[0], in[1], in[2], o, do, mask)
-		return append([]*ref.Tensor{dq, dk, dv}, make([]*ref.Tensor, len(in)-3)...)
-	}
-	return c
+	}), mask)
 }
 
 // selectedCases returns such cases, with types and lists in turn.
@@ -199,7 +178,8 @@ func listedBlocks(t *testing.T, dev device, sizes []selectedSize) {
 	}
 }
 
-// compareListedBlocks runs the kernel that lists the blocks of tiles of queries, and compares the lists with piecesOfTile.
+// compareListedBlocks runs the kernel that lists the blocks of tiles of queries, and compares the lists with
+// piecesOfTile.
 func compareListedBlocks(t *testing.T, dev device, s selectedSize, idx []int32) {
 	call := attentionSite(kernels.BF16, false, s.B, s.S, s.S, s.Hq, s.Hkv, s.D, s.Dv)
 	call.In = slices.Insert(call.In, 3, operand(tensor.Int32, s.B, s.S, s.Hkv, s.n))
@@ -218,7 +198,8 @@ func compareListedBlocks(t *testing.T, dev device, s selectedSize, idx []int32) 
 	args[3].at = place(t, dev, encodeInts(idx), 0).at
 	if docs := s.documents(); docs != nil {
 		cu := arg{operand(tensor.Int32, len(docs.CU)), place(t, dev, encodeInts(docs.CU), 0).at}
-		runOp(t, dev, variant{"", h200}, spec.DocumentTable{Batch: s.B, Seq: s.S, BlockLen: docs.L, Stride: docs.D}, []arg{cu}, args[4:5])
+		runOp(t, dev, variant{"", h200}, spec.DocumentTable{Batch: s.B, Seq: s.S, BlockLen: docs.L, Stride: docs.D},
+			[]arg{cu}, args[4:5])
 	}
 	b := bindPlan(t, &plan, work.at, args...)
 	b.run(t, dev)
@@ -244,8 +225,8 @@ func compareListedBlocks(t *testing.T, dev device, s selectedSize, idx []int32) 
 	}
 }
 
-// piecesOfTile returns the pieces that some query of a tile chose and sees, by their first keys, with a bit for each query that does. The
-// tile has the queries [first,first+queries) of a group.
+// piecesOfTile returns the pieces that some query of a tile chose and sees, by their first keys, with a bit for each
+// query that does. The tile has the queries [first,first+queries) of a group.
 func (s selectedSize) piecesOfTile(idx []int32, firsts []int, group, first, queries int) map[int]uint32 {
 	pieces := map[int]uint32{}
 	b, g := group/s.Hkv, group%s.Hkv
@@ -267,39 +248,59 @@ func tokens(B, S, Hq, Hkv, D, Dv int) opcases.Dims { return opcases.NewDims(B, S
 var (
 	// listedSizes have lists of one entry and of more than a warp's lanes, and more blocks than a warp has words for.
 	listedSizes = []selectedSize{
-		{tokens(1, 389, 8, 1, 8, 8), 64, 3, nil}, {tokens(2, 900, 32, 2, 8, 8), 128, 3, nil}, {tokens(1, 4100, 8, 1, 8, 8), 64, 33, nil}, {tokens(1, 300, 64, 1, 8, 8), 64, 1, nil},
-		{tokens(1, 2100, 16, 1, 8, 8), 64, 9, nil}, {tokens(2, 2000, 20, 2, 8, 8), 192, 4, nil}, {tokens(1, 131200, 64, 1, 8, 8), 64, 5, nil},
-		{tokens(1, 700, 6, 1, 8, 8), 16, 40, nil}, {tokens(2, 333, 1, 1, 8, 8), 96, 3, nil}, {tokens(1, 1000, 16, 1, 8, 8), 16, 7, nil},
-		{tokens(2, 400, 6, 1, 8, 8), 64, 3, []int{399, 1, 1, 1, 3, 0, 195, 200}}, {tokens(1, 500, 1, 1, 8, 8), 16, 9, []int{15, 16, 17, 31, 1, 420}},
+		{tokens(1, 389, 8, 1, 8, 8), 64, 3, nil}, {tokens(2, 900, 32, 2, 8, 8), 128, 3, nil},
+		{tokens(1, 4100, 8, 1, 8, 8), 64, 33, nil}, {tokens(1, 300, 64, 1, 8, 8), 64, 1, nil},
+		{tokens(1, 2100, 16, 1, 8, 8), 64, 9, nil}, {tokens(2, 2000, 20, 2, 8, 8), 192, 4, nil},
+		{tokens(1, 131200, 64, 1, 8, 8), 64, 5, nil},
+		{tokens(1, 700, 6, 1, 8, 8), 16, 40, nil}, {tokens(2, 333, 1, 1, 8, 8), 96, 3, nil},
+		{tokens(1, 1000, 16, 1, 8, 8), 16, 7, nil},
+		{tokens(2, 400, 6, 1, 8, 8), 64, 3, []int{399, 1, 1, 1, 3, 0, 195, 200}},
+		{tokens(1, 500, 1, 1, 8, 8), 16, 9, []int{15, 16, 17, 31, 1, 420}},
 		{tokens(1, 2500, 64, 1, 8, 8), 48, 4, []int{1000, 47, 49, 1404}},
 	}
 	// walkedSizes run by walks, and by pairs.
 	walkedSizes = []selectedSize{
-		{tokens(1, 300, 16, 1, 8, 16), 64, 2, nil}, {tokens(1, 400, 9, 1, 8, 8), 64, 3, nil}, {tokens(1, 280, 8, 1, 24, 8), 64, 2, nil},
-		{tokens(1, 271, 20, 1, 8, 8), 64, 2, nil}, {tokens(2, 263, 12, 1, 8, 8), 64, 2, nil}, {tokens(1, 530, 8, 1, 8, 8), 128, 2, nil},
-		{tokens(1, 267, 32, 1, 8, 8), 64, 2, nil}, {tokens(1, 261, 64, 1, 8, 8), 64, 2, nil}, {tokens(1, 259, 16, 1, 128, 72), 64, 2, nil},
-		{tokens(1, 263, 10, 1, 200, 136), 64, 2, nil}, {tokens(1, 263, 8, 1, 192, 128), 64, 2, nil}, {tokens(1, 587, 8, 1, 8, 8), 64, 1, nil},
-		{tokens(1, 400, 1, 1, 8, 8), 64, 2, nil}, {tokens(1, 390, 2, 1, 16, 8), 64, 1, nil}, {tokens(1, 330, 4, 1, 8, 8), 64, 1, nil}, {tokens(1, 390, 6, 1, 40, 8), 64, 1, nil},
-		{tokens(1, 456, 3, 1, 8, 16), 64, 3, nil}, {tokens(1, 456, 3, 1, 72, 8), 64, 3, nil}, {tokens(1, 456, 5, 1, 8, 8), 64, 3, nil},
+		{tokens(1, 300, 16, 1, 8, 16), 64, 2, nil}, {tokens(1, 400, 9, 1, 8, 8), 64, 3, nil},
+		{tokens(1, 280, 8, 1, 24, 8), 64, 2, nil},
+		{tokens(1, 271, 20, 1, 8, 8), 64, 2, nil}, {tokens(2, 263, 12, 1, 8, 8), 64, 2, nil},
+		{tokens(1, 530, 8, 1, 8, 8), 128, 2, nil},
+		{tokens(1, 267, 32, 1, 8, 8), 64, 2, nil}, {tokens(1, 261, 64, 1, 8, 8), 64, 2, nil},
+		{tokens(1, 259, 16, 1, 128, 72), 64, 2, nil},
+		{tokens(1, 263, 10, 1, 200, 136), 64, 2, nil}, {tokens(1, 263, 8, 1, 192, 128), 64, 2, nil},
+		{tokens(1, 587, 8, 1, 8, 8), 64, 1, nil},
+		{tokens(1, 400, 1, 1, 8, 8), 64, 2, nil}, {tokens(1, 390, 2, 1, 16, 8), 64, 1, nil},
+		{tokens(1, 330, 4, 1, 8, 8), 64, 1, nil}, {tokens(1, 390, 6, 1, 40, 8), 64, 1, nil},
+		{tokens(1, 456, 3, 1, 8, 16), 64, 3, nil}, {tokens(1, 456, 3, 1, 72, 8), 64, 3, nil},
+		{tokens(1, 456, 5, 1, 8, 8), 64, 3, nil},
 	}
 	// gatheredSizes go by walks whose fills have several pieces, or over documents.
 	gatheredSizes = []selectedSize{
-		{tokens(1, 150, 16, 1, 8, 16), 16, 6, nil}, {tokens(1, 170, 6, 1, 24, 8), 16, 9, nil}, {tokens(2, 130, 2, 2, 8, 8), 32, 3, nil},
-		{tokens(1, 140, 20, 1, 8, 8), 48, 2, nil}, {tokens(1, 100, 8, 1, 136, 72), 32, 2, nil}, {tokens(1, 97, 3, 1, 72, 8), 16, 3, nil},
-		{tokens(1, 200, 16, 1, 8, 8), 64, 2, []int{1, 64, 0, 100, 35}}, {tokens(2, 120, 6, 1, 8, 8), 16, 5, []int{119, 1, 3, 17, 100}},
+		{tokens(1, 150, 16, 1, 8, 16), 16, 6, nil}, {tokens(1, 170, 6, 1, 24, 8), 16, 9, nil},
+		{tokens(2, 130, 2, 2, 8, 8), 32, 3, nil},
+		{tokens(1, 140, 20, 1, 8, 8), 48, 2, nil}, {tokens(1, 100, 8, 1, 136, 72), 32, 2, nil},
+		{tokens(1, 97, 3, 1, 72, 8), 16, 3, nil},
+		{tokens(1, 200, 16, 1, 8, 8), 64, 2, []int{1, 64, 0, 100, 35}}, {tokens(2, 120, 6, 1, 8, 8), 16, 5,
+			[]int{119, 1, 3, 17, 100}},
 		{tokens(1, 180, 1, 1, 16, 8), 32, 3, []int{33, 31, 1, 1, 114}},
 	}
-	// longWalked take long on a CPU. The first one has more names of blocks than the inverse index counts in shared memory, the second one
-	// lists of more than 32 entries.
+	// longWalked take long on a CPU. The first one has more names of blocks than the inverse index counts in shared
+	// memory, the second one lists of more than 32 entries.
 	longWalked = []selectedSize{
 		{tokens(1, 2500, 2, 1, 8, 8), 16, 5, []int{1000, 47, 49, 1404}}, {tokens(1, 900, 6, 1, 8, 8), 16, 40, nil},
-		{tokens(1, 1030, 16, 1, 8, 8), 64, 3, nil}, {tokens(1, 1097, 1, 1, 8, 8), 64, 2, nil}, {tokens(1, 645, 2, 1, 16, 8), 64, 1, nil}, {tokens(1, 650, 6, 1, 40, 8), 64, 1, nil},
-		{tokens(1, 700, 6, 1, 64, 64), 64, 4, nil}, {tokens(2, 1100, 12, 2, 128, 128), 64, 5, nil}, {tokens(1, 700, 6, 1, 64, 64), 64, 4, nil},
-		{tokens(1, 700, 4, 1, 192, 128), 64, 4, nil}, {tokens(1, 600, 6, 1, 192, 192), 64, 4, nil}, {tokens(1, 1500, 6, 1, 256, 128), 128, 5, nil},
-		{tokens(1, 700, 7, 1, 256, 192), 64, 4, nil}, {tokens(2, 900, 1, 1, 128, 128), 64, 5, nil}, {tokens(1, 2000, 7, 1, 128, 128), 192, 4, nil},
-		{tokens(1, 900, 16, 1, 64, 64), 64, 5, nil}, {tokens(2, 1000, 32, 2, 128, 128), 64, 5, nil}, {tokens(1, 800, 16, 1, 192, 128), 64, 4, nil},
-		{tokens(1, 700, 16, 1, 256, 192), 64, 4, nil}, {tokens(1, 600, 16, 1, 136, 136), 64, 3, nil}, {tokens(1, 700, 32, 1, 128, 128), 64, 3, nil},
-		{tokens(1, 600, 64, 2, 64, 64), 64, 3, nil}, {tokens(1, 600, 8, 1, 256, 128), 64, 3, nil}, {tokens(1, 1300, 16, 1, 64, 64), 128, 4, nil},
+		{tokens(1, 1030, 16, 1, 8, 8), 64, 3, nil}, {tokens(1, 1097, 1, 1, 8, 8), 64, 2, nil},
+		{tokens(1, 645, 2, 1, 16, 8), 64, 1, nil}, {tokens(1, 650, 6, 1, 40, 8), 64, 1, nil},
+		{tokens(1, 700, 6, 1, 64, 64), 64, 4, nil}, {tokens(2, 1100, 12, 2, 128, 128), 64, 5, nil},
+		{tokens(1, 700, 6, 1, 64, 64), 64, 4, nil},
+		{tokens(1, 700, 4, 1, 192, 128), 64, 4, nil}, {tokens(1, 600, 6, 1, 192, 192), 64, 4, nil},
+		{tokens(1, 1500, 6, 1, 256, 128), 128, 5, nil},
+		{tokens(1, 700, 7, 1, 256, 192), 64, 4, nil}, {tokens(2, 900, 1, 1, 128, 128), 64, 5, nil},
+		{tokens(1, 2000, 7, 1, 128, 128), 192, 4, nil},
+		{tokens(1, 900, 16, 1, 64, 64), 64, 5, nil}, {tokens(2, 1000, 32, 2, 128, 128), 64, 5, nil},
+		{tokens(1, 800, 16, 1, 192, 128), 64, 4, nil},
+		{tokens(1, 700, 16, 1, 256, 192), 64, 4, nil}, {tokens(1, 600, 16, 1, 136, 136), 64, 3, nil},
+		{tokens(1, 700, 32, 1, 128, 128), 64, 3, nil},
+		{tokens(1, 600, 64, 2, 64, 64), 64, 3, nil}, {tokens(1, 600, 8, 1, 256, 128), 64, 3, nil},
+		{tokens(1, 1300, 16, 1, 64, 64), 128, 4, nil},
 	}
 )
 
@@ -311,15 +312,20 @@ func fewWalked() []selectedSize {
 	return []selectedSize{walkedSizes[0], walkedSizes[2], walkedSizes[18], gatheredSizes[5], gatheredSizes[7]}
 }
 
+// moreWalked returns the sizes for these tests on a GPU.
+func moreWalked() []selectedSize {
+	return append(fewWalked(), walkedSizes[1], walkedSizes[5], walkedSizes[9], gatheredSizes[1], gatheredSizes[6])
+}
+
 func TestWalksOfNaNAndInfOnGPU(t *testing.T) {
 	dev := openGPU(t)
-	for _, x := range selectedCases(t, append(fewWalked(), walkedSizes[1], walkedSizes[5], walkedSizes[9], gatheredSizes[1], gatheredSizes[6])) {
+	for _, x := range selectedCases(t, moreWalked()) {
 		compareSpoiled(t, dev, []typedCase{x}, walkedPositions(x.operands[0].Shape[1]))
 	}
 }
 
 func TestWalksOfLargeLogitsOnGPU(t *testing.T) {
-	compareLargeLogits(t, openGPU(t), selectedCases(t, append(fewWalked(), walkedSizes[1], walkedSizes[5], walkedSizes[9], gatheredSizes[1], gatheredSizes[6])), []int{-1, 2, 5, 8, 11, 14, 25, 50})
+	compareLargeLogits(t, openGPU(t), selectedCases(t, moreWalked()), []int{-1, 2, 5, 8, 11, 14, 25, 50})
 }
 
 func TestWalksAndPairsScaleOnGPU(t *testing.T) {
@@ -332,14 +338,16 @@ func TestWalksAndPairsMatchOracleOnGPU(t *testing.T) {
 	compareAll(t, openGPU(t), selectedCases(t, slices.Concat(walkedSizes, gatheredSizes, longWalked)))
 }
 
-// TestWalksHaveTheSameBitsOnGPU: a thread block that iterates over hundreds of tiles, and so refills its stages thousands of times, has the
-// same bits in 60 runs. A stage that is refilled while a warp still reads it would show.
+// TestWalksHaveTheSameBitsOnGPU: a thread block that iterates over hundreds of tiles, and so refills its stages
+// thousands of times, has the same bits in 60 runs. A stage that is refilled while a warp still reads it would show.
 func TestWalksHaveTheSameBitsOnGPU(t *testing.T) {
 	dev := openGPU(t)
 	one := dev.variants()[1]
 	for _, x := range selectedCases(t, []selectedSize{
-		{tokens(2, 1000, 32, 2, 128, 128), 64, 5, nil}, {tokens(1, 900, 16, 1, 64, 64), 64, 5, nil}, {tokens(1, 800, 16, 1, 192, 128), 64, 4, nil},
-		{tokens(1, 1000, 16, 1, 128, 128), 16, 7, nil}, {tokens(2, 3000, 12, 2, 64, 64), 64, 5, nil}, {tokens(1, 3000, 6, 1, 128, 128), 64, 5, nil},
+		{tokens(2, 1000, 32, 2, 128, 128), 64, 5, nil}, {tokens(1, 900, 16, 1, 64, 64), 64, 5, nil},
+		{tokens(1, 800, 16, 1, 192, 128), 64, 4, nil},
+		{tokens(1, 1000, 16, 1, 128, 128), 16, 7, nil}, {tokens(2, 3000, 12, 2, 64, 64), 64, 5, nil},
+		{tokens(1, 3000, 6, 1, 128, 128), 64, 5, nil},
 	}) {
 		first := x.compute(t, dev, one)
 		for range 60 {
@@ -360,7 +368,8 @@ func randomSelected(tries, S, D int) (list []selectedSize) {
 	rng := rand.New(rand.NewPCG(23, 5))
 	for range tries {
 		groups, dim := 1+rng.IntN(2), func() int { return 8 * (1 + rng.IntN(D/8)) }
-		s := selectedSize{tokens(1+rng.IntN(2), 1+rng.IntN(S), groups*(1+rng.IntN(24)), groups, dim(), dim()), 16 * (1 + rng.IntN(9)), 1 + rng.IntN(9), nil}
+		s := selectedSize{tokens(1+rng.IntN(2), 1+rng.IntN(S), groups*(1+rng.IntN(24)), groups, dim(), dim()),
+			16 * (1 + rng.IntN(9)), 1 + rng.IntN(9), nil}
 		if rng.IntN(2) == 0 {
 			s.lengths = randomLengths(rng, s.B, s.S, s.block)
 		}

@@ -55,7 +55,10 @@ func one(root any, f func(*G.Node) (*G.Node, error), in stockInput) stockCase {
 }
 
 func two(root any, f func(a, b *G.Node) (*G.Node, error), a, b stockInput) stockCase {
-	return stockCase{root: root, in: []stockInput{a, b}, build: func(n []*G.Node) (*G.Node, error) { return f(n[0], n[1]) }}
+	return stockCase{root: root, in: []stockInput{a, b}, build: func(n []*G.Node) (*G.Node,
+		error) {
+		return f(n[0], n[1])
+	}}
 }
 
 func unaryOp(name string, f func(*G.Node) (*G.Node, error), in stockInput) stockCase {
@@ -109,7 +112,10 @@ func shaped(in stockInput, to ...int) stockCase {
 }
 
 func joined(axis int, in ...stockInput) stockCase {
-	return stockCase{root: stock.Concat{Axis: axis}, in: in, build: func(n []*G.Node) (*G.Node, error) { return G.Concat(axis, n...) }}
+	return stockCase{root: stock.Concat{Axis: axis}, in: in, build: func(n []*G.Node) (*G.Node,
+		error) {
+		return G.Concat(axis, n...)
+	}}
 }
 
 func multiplied(kind stock.ProductKind, a, b stockInput) stockCase {
@@ -126,7 +132,10 @@ func batched(a, b stockInput, transA, transB bool) stockCase {
 }
 
 func dotted(aAxes, bAxes []int, a, b stockInput) stockCase {
-	return two(stock.Tensordot{A: aAxes, B: bAxes}, func(x, y *G.Node) (*G.Node, error) { return G.Tensordot(aAxes, bAxes, x, y) }, a, b)
+	return two(stock.Tensordot{A: aAxes, B: bAxes}, func(x, y *G.Node) (*G.Node,
+		error) {
+		return G.Tensordot(aAxes, bAxes, x, y)
+	}, a, b)
 }
 
 func toThePower3(x *G.Node) (*G.Node, error) {
@@ -164,7 +173,8 @@ func elementwiseCases() []stockCase {
 		binaryOp("MinBetween", G.MinBetween, normal(3, 5), normal(3, 5)),
 		binaryOp("MaxBetween", G.MaxBetween, normal(7), normal(7)),
 
-		ends("⊙", G.Rectify, normal(3, 7)), ends("+", func(x *G.Node) (*G.Node, error) { return G.LeakyRelu(x, 0.1) }, normal(5)),
+		ends("⊙", G.Rectify, normal(3, 7)), ends("+", func(x *G.Node) (*G.Node, error) { return G.LeakyRelu(x, 0.1) },
+			normal(5)),
 		ends("⊙", G.Mish, normal(5)),
 		unaryOp("sqrt", func(x *G.Node) (*G.Node, error) { return G.Norm(x, 1, 2) }, normal(3, 4)),
 		ends("^", func(x *G.Node) (*G.Node, error) { return G.Norm(x, 0, 3) }, positive(3, 4)),
@@ -186,7 +196,8 @@ func elementwiseCases() []stockCase {
 		build func(*G.Node) (*G.Node, error)
 	}{
 		{"abs", G.Abs}, {"sin", G.Sin}, {"cos", G.Cos}, {"exp", G.Exp}, {"ln", G.Log}, {"log2", G.Log2}, {"neg", G.Neg},
-		{"square", G.Square}, {"sqrt", G.Sqrt}, {"inv", G.Inverse}, {"invSqrt", G.InverseSqrt}, {"cube", G.Cube}, {"tanh", G.Tanh},
+		{"square", G.Square}, {"sqrt", G.Sqrt}, {"inv", G.Inverse}, {"invSqrt", G.InverseSqrt}, {"cube", G.Cube},
+		{"tanh", G.Tanh},
 		{"sigmoid", G.Sigmoid}, {"log1p", G.Log1p}, {"expm1", G.Expm1}, {"softplus", G.Softplus},
 	} {
 		in := normal
@@ -199,8 +210,12 @@ func elementwiseCases() []stockCase {
 		symbol string
 		build  func(a, b *G.Node, retSame bool) (*G.Node, error)
 	}{{"<", G.Lt}, {">", G.Gt}, {"<=", G.Lte}, {">=", G.Gte}, {"==", G.Eq}, {"!=", G.Ne}} {
-		for _, s := range [][2]stockInput{{normal(3, 5), normal(3, 5)}, {normal(6), normal()}, {normal(), normal(6)}, {normal(), normal()}} {
-			cases = append(cases, binaryOp(f.symbol, func(a, b *G.Node) (*G.Node, error) { return f.build(a, b, true) }, s[0], s[1]).withoutGrad())
+		for _, s := range [][2]stockInput{{normal(3, 5), normal(3, 5)}, {normal(6), normal()}, {normal(), normal(6)},
+			{normal(), normal()}} {
+			cases = append(cases, binaryOp(f.symbol, func(a, b *G.Node) (*G.Node,
+				error) {
+				return f.build(a, b, true)
+			}, s[0], s[1]).withoutGrad())
 		}
 	}
 	return cases
@@ -250,7 +265,8 @@ func moveCases() []stockCase {
 		joined(0, normal(2, 3), normal(4, 3)), joined(1, normal(2, 3), normal(2, 1), normal(2, 4)),
 		joined(0, normal(3), normal(5)),
 		joined(2, normal(2, 3, 4), normal(2, 3, 8)), joined(1, normal(2, 1, 3), normal(2, 5, 3)), joined(0, normal(3, 2)),
-		one(stock.Element{At: []int{1, 2}}, func(x *G.Node) (*G.Node, error) { return G.At(x, 1, 2) }, normal(2, 3)).withoutGrad(),
+		one(stock.Element{At: []int{1, 2}}, func(x *G.Node) (*G.Node, error) { return G.At(x, 1, 2) },
+			normal(2, 3)).withoutGrad(),
 		one(stock.Size{Axis: 1}, func(x *G.Node) (*G.Node, error) { return G.SizeOf(1, x) }, normal(2, 3)).withoutGrad(),
 	}
 }
@@ -283,8 +299,8 @@ func reductionCases() []stockCase {
 	return cases
 }
 
-// largeStockCases returns the cases that only run on a GPU. At their sizes kernels take other paths: packs, several blocks, splits,
-// tiles.
+// largeStockCases returns the cases that only run on a GPU. At their sizes kernels take other paths: packs, several
+// blocks, splits, tiles.
 func largeStockCases() []stockCase {
 	cases := []stockCase{
 		unaryOp("exp", G.Exp, normal(1000, 1003)), binaryOp("+", G.Add, normal(64, 1000), normal(64, 1000)),
@@ -305,7 +321,8 @@ func largeStockCases() []stockCase {
 		spread("+", G.BroadcastAdd, normal(300, 512), normal(512), nil, []byte{0}),
 		spread("+", G.BroadcastAdd, normal(300, 511), normal(300, 1), nil, []byte{1}),
 	}
-	for _, shape := range [][]int{{1 << 20}, {1000003}, {3, 100000}, {100000, 3}, {2000, 40}, {40, 2000}, {5, 3000, 7}, {7, 50, 300}, {300, 4, 500}} {
+	for _, shape := range [][]int{{1 << 20}, {1000003}, {3, 100000}, {100000, 3}, {2000, 40}, {40, 2000},
+		{5, 3000, 7}, {7, 50, 300}, {300, 4, 500}} {
 		for axis := range shape {
 			cases = append(cases, sum(normal(shape...), axis).withoutGrad(), maximum(normal(shape...), axis).withoutGrad())
 			cases = append(cases, softmaxes(normal(shape...), axis)...)

@@ -92,8 +92,9 @@ func stockPlans(t *testing.T) (plans []*kernels.Plan) {
 	return plans
 }
 
-// TestStockRecognition builds every case with its gradients and looks at all of its ops. It holds what is read of them to the version
-// of Gorgonia that is linked in: after an upgrade, check again each op that stock.Recognise reads: its fields, its String, its Do.
+// TestStockRecognition builds every case with its gradients and looks at all of its ops. It holds what is read of them
+// to the version of Gorgonia that is linked in: after an upgrade, check again each op that stock.Recognise reads: its
+// fields, its String, its Do.
 func TestStockRecognition(t *testing.T) {
 	if text, err := os.ReadFile("../../../go.mod"); err == nil { // beside the sources
 		require.Contains(t, string(text), "gorgonia.org/gorgonia v0.9.18\n")
@@ -166,8 +167,9 @@ func TestStockOpsMatchGorgonia(t *testing.T) {
 	compareStock(t, openGPU(t), append(smallStockCases(), largeStockCases()...))
 }
 
-// compareStock runs each op of the cases on dev, once for the same shapes, on the input values that Gorgonia computes in float32.
-// It compares the result with that of the same op in float64. The op's own float32 result is the input of later ops.
+// compareStock runs each op of the cases on dev, once for the same shapes, on the input values that Gorgonia computes
+// in float32. It compares the result with that of the same op in float64. The op's own float32 result is the input of
+// later ops.
 func compareStock(t *testing.T, dev device, cases []stockCase) {
 	seen := map[string]bool{}
 	eachStock(t, cases, func(t *testing.T, c stockCase) {
@@ -223,7 +225,8 @@ func stockValue(dt tensor.Dtype, shape tensor.Shape, v []float64) G.Value {
 }
 
 // compareStockOp runs one op twice, over poison.
-func compareStockOp(t *testing.T, dev device, plan *kernels.Plan, call graph.Call, n *G.Node, in []G.Value, want []float64) {
+func compareStockOp(t *testing.T, dev device, plan *kernels.Plan, call graph.Call, n *G.Node, in []G.Value,
+	want []float64) {
 	t.Helper()
 	defer dev.reset(t)
 	var args []arg
@@ -240,7 +243,8 @@ func compareStockOp(t *testing.T, dev device, plan *kernels.Plan, call graph.Cal
 	}
 	require.Equal(t, runs[0], runs[1], "%v: two runs differ", n.Op())
 	tolerance := 1e-5
-	if sum, ok := stock.Recognise(n.Op()).(stock.Reduce); ok && !sum.Max && len(want) == 1 { // terms may cancel: then they are the scale
+	// terms may cancel: then they are the scale
+	if sum, ok := stock.Recognise(n.Op()).(stock.Reduce); ok && !sum.Max && len(want) == 1 {
 		terms := 0.0
 		for _, v := range testutil.Floats(t, in[0].Data()) {
 			terms += math.Abs(v)
@@ -250,7 +254,8 @@ func compareStockOp(t *testing.T, dev device, plan *kernels.Plan, call graph.Cal
 	testutil.Within(t, n.Op().String(), f32.decode(runs[1]), want, tolerance)
 }
 
-// run runs a case twice on a machine and returns its output and the gradients of its inputs. On a device all steps must run there.
+// run runs a case twice on a machine and returns its output and the gradients of its inputs. On a device all steps must
+// run there.
 func (c stockCase) run(t *testing.T, dt tensor.Dtype, opts ...graph.Option) (results [][]float64) {
 	t.Helper()
 	g := c.graph(t, dt)
@@ -278,7 +283,8 @@ func (c stockCase) run(t *testing.T, dt tensor.Dtype, opts ...graph.Option) (res
 // onBackend returns the results of a case on a machine of b, launched and captured.
 func (c stockCase) onBackend(t *testing.T, b graph.Backend) (launched, captured [][]float64) {
 	t.Helper()
-	return c.run(t, tensor.Float32, graph.WithBackend(b)), c.run(t, tensor.Float32, graph.WithBackend(b), graph.WithCapture())
+	return c.run(t, tensor.Float32, graph.WithBackend(b)), c.run(t, tensor.Float32, graph.WithBackend(b),
+		graph.WithCapture())
 }
 
 // TestStockGraphsRunOnTheDevice plans and launches every case on a driver whose kernels compute nothing.

@@ -20,7 +20,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
-// noise fills memory of n bf16 with normal numbers. They repeat with a period that has no factor in common with any size.
+// noise fills memory of n bf16 with normal numbers. They repeat with a period that has no factor in common with any
+// size.
 func (g *gpu) noise(t testing.TB, seed uint64, n int) kernels.Ptr {
 	const period = 999_983
 	part := bf16.encode(testutil.Normal(seed, period))
@@ -30,10 +31,12 @@ func (g *gpu) noise(t testing.TB, seed uint64, n int) kernels.Ptr {
 	return g.put(t, all)
 }
 
-// time returns the median seconds of each of the steps, which it runs one after the other, `rounds` times after a first one.
+// time returns the median seconds of each of the steps, which it runs one after the other, `rounds` times after a first
+// one.
 func (g *gpu) time(t testing.TB, rounds int, steps ...func()) []float64 {
 	t.Helper()
-	events, times, medians := make([]*driver.Event, len(steps)+1), make([][]float64, len(steps)), make([]float64, len(steps))
+	events, times, medians := make([]*driver.Event, len(steps)+1), make([][]float64, len(steps)),
+		make([]float64, len(steps))
 	for i := range events {
 		events[i] = testutil.Must(g.stream.NewEvent())(t)
 	}
@@ -85,9 +88,10 @@ var timeShapes = []timeShape{
 	{"ii32long", sized(1, 65536, 64, 4, 128, 128, 32, 16, 32, 32, 512)},
 }
 
-// TestAttentionTime prints how long each kernel of an attention layer takes, forward and backward, and what share of all
-// that is. It runs with NSA_TIME=1, or with names of shapes, and after them the word general for kernels without tensor cores, or
-// mma for kernels without wgmma. documents:N packs documents of N tokens into the rows. It needs a GPU.
+// TestAttentionTime prints how long each kernel of an attention layer takes, forward and backward, and what share of
+// all that is. It runs with NSA_TIME=1, or with names of shapes, and after them the word general for kernels without
+// tensor cores, or mma for kernels without wgmma. documents:N packs documents of N tokens into the rows. It needs a
+// GPU.
 func TestAttentionTime(t *testing.T) {
 	words := strings.Fields(os.Getenv("NSA_TIME"))
 	if len(words) == 0 {
@@ -105,7 +109,8 @@ func TestAttentionTime(t *testing.T) {
 	}
 }
 
-// pairs returns, for each branch, the pairs of a query and a key that it sees, of one head, in documents of that many tokens.
+// pairs returns, for each branch, the pairs of a query and a key that it sees, of one head, in documents of that many
+// tokens.
 func (x timeShape) pairs(length int) map[string]float64 {
 	pairs := map[string]float64{}
 	for i := range x.S {
@@ -132,10 +137,12 @@ func (x timeShape) print(dev *driver.Device, lines []timedKernel) {
 	for _, l := range lines {
 		total += l.seconds
 	}
-	fmt.Printf("\n%s: B %d, S %d, heads %d and %d, dims %d and %d, bf16: %.3f ms on %v\n", x.name, x.B, x.S, x.Hq, x.Hkv, x.D, x.Dv, 1e3*total, dev)
+	fmt.Printf("\n%s: B %d, S %d, heads %d and %d, dims %d and %d, bf16: %.3f ms on %v\n", x.name, x.B, x.S, x.Hq,
+		x.Hkv, x.D, x.Dv, 1e3*total, dev)
 	fmt.Printf("%-46s %8s %9s %9s %9s %6s\n", "branch and kernel", "launches", "ms", "GFLOP", "TFLOP/s", "%")
 	for _, l := range lines {
-		fmt.Printf("%s %8d %9.4f %9.2f %9.1f %6.1f\n", l.name, l.launches, 1e3*l.seconds, l.flops/1e9, l.flops/l.seconds/1e12, 100*l.seconds/total)
+		fmt.Printf("%s %8d %9.4f %9.2f %9.1f %6.1f\n", l.name, l.launches, 1e3*l.seconds, l.flops/1e9,
+			l.flops/l.seconds/1e12, 100*l.seconds/total)
 	}
 }
 
@@ -149,10 +156,12 @@ func (x timeShape) fillDocuments(t *testing.T, dev *gpu, length int, table []arg
 	}
 	cu = append(cu, int32(x.B*x.S))
 	in := []arg{argOf(tensor.Int32, dev.put(t, encodeInts(cu)), len(cu))}
-	runOp(t, dev, variant{"", dev.properties()}, spec.DocumentTable{Batch: x.B, Seq: x.S, BlockLen: x.BlockLen, Stride: x.Stride}, in, table)
+	runOp(t, dev, variant{"", dev.properties()}, spec.DocumentTable{Batch: x.B, Seq: x.S, BlockLen: x.BlockLen,
+		Stride: x.Stride}, in, table)
 }
 
-// time runs the ops of the layer by the kernels of an entry, in documents of so many tokens, or 0 for none, and prints their times.
+// time runs the ops of the layer by the kernels of an entry, in documents of so many tokens, or 0 for none, and prints
+// their times.
 func (x timeShape) time(t *testing.T, entry string, length int) {
 	dev := openGPU(t)
 	nc := (x.S-x.BlockLen)/x.Stride + 1
@@ -169,7 +178,8 @@ func (x timeShape) time(t *testing.T, entry string, length int) {
 	q, do := noise(x.B, x.S, x.Hq, x.D), noise(x.B, x.S, x.Hq, x.Dv)
 	kc, vc := noise(x.B, nc, x.Hkv, x.D), noise(x.B, nc, x.Hkv, x.Dv)
 	k, v := noise(x.B, x.S, x.Hkv, x.D), noise(x.B, x.S, x.Hkv, x.Dv)
-	o, lse, idx := room(ops.BFloat16, do.Shape...), room(tensor.Float32, x.B, x.Hq, x.S), room(tensor.Int32, x.B, x.S, x.Hkv, x.TopN)
+	o, lse, idx := room(ops.BFloat16, do.Shape...), room(tensor.Float32, x.B, x.Hq, x.S),
+		room(tensor.Int32, x.B, x.S, x.Hkv, x.TopN)
 	dq, dk, dv := room(ops.BFloat16, q.Shape...), room(ops.BFloat16, k.Shape...), room(ops.BFloat16, v.Shape...)
 	dkc, dvc := room(ops.BFloat16, kc.Shape...), room(ops.BFloat16, vc.Shape...)
 
@@ -194,12 +204,14 @@ func (x timeShape) time(t *testing.T, entry string, length int) {
 			at := slices.IndexFunc(lines, func(x timedKernel) bool { return x.name == name })
 			if at < 0 {
 				products := 0
-				for kernel, n := range map[string]int{"forward": x.D + x.Dv, "dq": 2*x.D + x.Dv, "dkv": 2 * (x.D + x.Dv), "select_blocks": x.D} {
+				for kernel, n := range map[string]int{"forward": x.D + x.Dv, "dq": 2*x.D + x.Dv,
+					"dkv": 2 * (x.D + x.Dv), "select_blocks": x.D} {
 					if strings.Contains(l.Kernel, kernel) {
 						products = n
 					}
 				}
-				at, lines = len(lines), append(lines, timedKernel{name: name, flops: 2 * float64(products) * pairs[branch] * float64(x.B*x.Hq)})
+				at, lines = len(lines), append(lines, timedKernel{name: name,
+					flops: 2 * float64(products) * pairs[branch] * float64(x.B*x.Hq)})
 			}
 			lines[at].launches++
 			lineOf, steps = append(lineOf, at), append(steps, func() { dev.launch(t, l, b.arguments[i]) })
@@ -207,11 +219,14 @@ func (x timeShape) time(t *testing.T, entry string, length int) {
 	}
 	add("compressed", attention.Compressed{BlockLen: x.BlockLen, Stride: x.Stride}, []arg{q, kc, vc}, nil, []arg{o, lse})
 	add("compressed", attention.SelectBlocks{Params: x.Params}, []arg{q, kc, lse}, nil, []arg{idx})
-	add("compressed", attention.CompressedGrad{Forward: attention.Compressed{BlockLen: x.BlockLen, Stride: x.Stride}}, []arg{q, kc, vc}, []arg{o, lse, do}, []arg{dq, dkc, dvc})
+	add("compressed", attention.CompressedGrad{Forward: attention.Compressed{BlockLen: x.BlockLen, Stride: x.Stride}},
+		[]arg{q, kc, vc}, []arg{o, lse, do}, []arg{dq, dkc, dvc})
 	add("selected", attention.Selected{SelectBlock: x.SelectBlock}, []arg{q, k, v, idx}, nil, []arg{o, lse})
-	add("selected", attention.SelectedGrad{Forward: attention.Selected{SelectBlock: x.SelectBlock}}, []arg{q, k, v, idx}, []arg{o, lse, do}, []arg{dq, dk, dv})
+	add("selected", attention.SelectedGrad{Forward: attention.Selected{SelectBlock: x.SelectBlock}},
+		[]arg{q, k, v, idx}, []arg{o, lse, do}, []arg{dq, dk, dv})
 	add("window", attention.SlidingWindow{Window: x.Window}, []arg{q, k, v}, nil, []arg{o, lse})
-	add("window", attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: x.Window}}, []arg{q, k, v}, []arg{o, lse, do}, []arg{dq, dk, dv})
+	add("window", attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: x.Window}}, []arg{q, k, v},
+		[]arg{o, lse, do}, []arg{dq, dk, dv})
 
 	for i, seconds := range dev.time(t, 5, steps...) {
 		lines[lineOf[i]].seconds += seconds
@@ -219,8 +234,9 @@ func (x timeShape) time(t *testing.T, entry string, length int) {
 	x.print(dev.dev, lines)
 }
 
-// TestProductTime prints how long our own kernels take for the products of a training step of TinyLM Base, at 32768 tokens, with
-// NSA_TIME=1, the median of seven rounds of 20 runs in a row. TestProposals of cublaslt prints the times of that library.
+// TestProductTime prints how long our own kernels take for the products of a training step of TinyLM Base, at 32768
+// tokens, with NSA_TIME=1, the median of seven rounds of 20 runs in a row. TestProposals of cublaslt prints the times
+// of that library.
 func TestProductTime(t *testing.T) {
 	if os.Getenv("NSA_TIME") != "1" {
 		t.Skip("NSA_TIME is not 1")
@@ -250,7 +266,8 @@ func TestProductTime(t *testing.T) {
 				}
 			})[0] / runs
 			tflops := 2 * float64(p.M) * float64(p.N) * float64(p.K) / took / 1e12
-			t.Logf("%-50v %5.0f TFLOP/s, %.1f us, %d launches with %d MB of work memory", p, tflops, took*1e6, len(calls), plan.WorkBytes()>>20)
+			t.Logf("%-50v %5.0f TFLOP/s, %.1f us, %d launches with %d MB of work memory", p, tflops, took*1e6,
+				len(calls), plan.WorkBytes()>>20)
 		}
 	}
 }

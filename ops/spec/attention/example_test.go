@@ -10,18 +10,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
-var check = testutil.Check
-
-func operand(shape ...int) spec.Operand {
-	return spec.Operand{Dtype: tensor.Float32, Shape: shape}
-}
+func operand(shape ...int) spec.Operand { return spec.Operand{Dtype: tensor.Float32, Shape: shape} }
 
 // The outputs of window attention, and the arithmetic of its products.
 func ExampleSlidingWindow() {
 	q, k, v := operand(1, 128, 4, 16), operand(1, 128, 2, 16), operand(1, 128, 2, 8)
 	op := attention.SlidingWindow{Window: 32}
 	out, err := op.Infer([]spec.Operand{q, k, v})
-	check(err)
+	testutil.Check(err)
 	fmt.Println("o:", out[0], "lse:", out[1])
 	fmt.Println(spec.FLOPs(op, []spec.Operand{q, k, v}), "floating-point operations")
 	// Output:

@@ -10,16 +10,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
 )
 
-var check = testutil.Check
-
-func operand(shape ...int) spec.Operand {
-	return spec.Operand{Dtype: tensor.Float32, Shape: shape}
-}
-
 // The output of a projection into 4 heads.
 func ExampleLinear() {
-	out, err := linear.Linear{Heads: 4}.Infer([]spec.Operand{operand(1, 64, 32), operand(128, 32)})
-	check(err)
+	out, err := linear.Linear{Heads: 4}.Infer([]spec.Operand{{Dtype: tensor.Float32, Shape: tensor.Shape{1, 64, 32}},
+		{Dtype: tensor.Float32, Shape: tensor.Shape{128, 32}}})
+	testutil.Check(err)
 	fmt.Println(out[0])
 	// Output: float32 (1, 64, 4, 32)
 }

@@ -10,17 +10,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
 )
 
-var check = testutil.Check
-
-func operand(shape ...int) spec.Operand {
-	return spec.Operand{Dtype: tensor.Float32, Shape: shape}
-}
+func operand(shape ...int) spec.Operand { return spec.Operand{Dtype: tensor.Float32, Shape: shape} }
 
 // A wrong weight is an error of the shape rule.
 func ExampleRMSNorm() {
 	_, err := norm.RMSNorm{Eps: 1e-6}.Infer([]spec.Operand{operand(1, 64, 32), operand(31)})
 	fmt.Println(err)
 	_, err = norm.RMSNorm{Eps: 1e-6}.Infer([]spec.Operand{operand(1, 64, 32), operand(32)})
-	check(err)
+	testutil.Check(err)
 	// Output: weight has shape (31), want (32)
 }

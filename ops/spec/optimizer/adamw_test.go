@@ -215,18 +215,24 @@ func TestAdamWNotFinite(t *testing.T) {
 	}
 }
 
-// TestAdamWBitsOfTeams: the same bits from any number of workers.
-func TestAdamWBitsOfTeams(t *testing.T) {
-	var want *adamW[float32]
-	for _, workers := range []int{1, 2, 3, 7} {
-		a := newAdamW[float32](t, adamWDecay, "", workers, adamWShapes...)
-		a.fill(1, 2, 1)
-		a.step(t, optimizer.Hyper{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Step: 1})
-		if want == nil {
-			want = a
+// TestBitsOfTeams: two steps of AdamW, and of Muon, give the same bits with any number of workers.
+func TestBitsOfTeams(t *testing.T) {
+	for _, c := range []struct {
+		decay, muon string
+		shapes      [][]int
+	}{{adamWDecay, "", adamWShapes}, {muonDecay, byMuon, muonShapes}} {
+		var want *adamW[float32]
+		for _, workers := range []int{1, 2, 3, 7} {
+			a := newAdamW[float32](t, c.decay, c.muon, workers, c.shapes...)
+			a.fill(1, 2, 1)
+			a.step(t, muonStep(1))
+			a.step(t, muonStep(2))
+			if want == nil {
+				want = a
+			}
+			require.Equal(t, want.norm, a.norm)
+			require.Equal(t, want.state, a.state)
 		}
-		require.Equal(t, want.norm, a.norm)
-		require.Equal(t, want.state, a.state)
 	}
 }
 

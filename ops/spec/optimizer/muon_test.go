@@ -70,21 +70,6 @@ func TestMuonMatchesOracle(t *testing.T) {
 	}
 }
 
-// TestMuonBitsOfTeams: the same bits from any number of workers.
-func TestMuonBitsOfTeams(t *testing.T) {
-	var want *adamW[float32]
-	for _, workers := range []int{1, 2, 3, 7} {
-		a := newAdamW[float32](t, muonDecay, byMuon, workers, muonShapes...)
-		a.fill(1, 2, 1)
-		a.step(t, muonStep(1))
-		a.step(t, muonStep(2))
-		if want == nil {
-			want = a
-		}
-		require.Equal(t, want.state, a.state)
-	}
-}
-
 // TestMuonSingularValues: the update has the singular vectors of the momentum. Singular values of 0.01 to 1 times the
 // bound become 1 ± 0.28, in units of the update's size, for any scale of the gradient.
 func TestMuonSingularValues(t *testing.T) {

@@ -10,17 +10,12 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/vocab"
 )
 
-var check = testutil.Check
-
-func operand(shape ...int) spec.Operand {
-	return spec.Operand{Dtype: tensor.Float32, Shape: shape}
-}
-
 // The loss and what its gradient reads.
 func ExampleCrossEntropy() {
 	targets := spec.Operand{Dtype: tensor.Int32, Shape: tensor.Shape{1, 64}}
-	out, err := vocab.CrossEntropy{}.Infer([]spec.Operand{operand(1, 64, 256), targets})
-	check(err)
+	out, err := vocab.CrossEntropy{}.Infer([]spec.Operand{{Dtype: tensor.Float32, Shape: tensor.Shape{1, 64, 256}},
+		targets})
+	testutil.Check(err)
 	fmt.Println(out)
 	// Output: [float32 () float32 (1, 64)]
 }

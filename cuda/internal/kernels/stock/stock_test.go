@@ -40,7 +40,8 @@ func TestStridedCopyMergesAxes(t *testing.T) {
 	}
 }
 
-// TestStockReductionsThatTensorGetsWrongAreRefused: exactly the reductions that package tensor gets wrong are left to the host.
+// TestStockReductionsThatTensorGetsWrongAreRefused: exactly the reductions that package tensor gets wrong are left to
+// the host.
 func TestStockReductionsThatTensorGetsWrongAreRefused(t *testing.T) {
 	right, wrong := 0, 0
 	for rank, n := 3, 27; rank <= 4; rank, n = rank+1, 3*n {
