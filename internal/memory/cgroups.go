@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -32,8 +31,9 @@ func cgroupVersions() []cgroupVersion {
 // noLimit is the least number that means no limit: version 1 writes the highest multiple of the page size for it.
 const noLimit = 1 << 62
 
-// cgroups returns the limits of the control groups that the process is in, and of those above them.
-func (s system) cgroups() ([]bound, error) {
+// cgroups returns the limits of the control group that the process is in, and of those above it. Each line of
+// /proc/self/cgroup has a number, the controllers and the group; the line of version 2 names no controllers.
+func (s system) cgroups(v cgroupVersion) (list []bound, err error) {
 	own, err := s.lines("proc/self/cgroup")
 	if err != nil {
 		return nil, err
@@ -42,40 +42,27 @@ func (s system) cgroups() ([]bound, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []bound
-	for _, v := range cgroupVersions() {
-		group, ok := v.group(own)
-		if !ok {
+	for _, line := range own {
+		fields := strings.SplitN(line, ":", 3)
+		if len(fields) < 3 || !(v.fstype == "cgroup2" && fields[0] == "0" && fields[1] == "" ||
+			v.fstype == "cgroup" && slices.Contains(strings.Split(fields[1], ","), "memory")) {
 			continue
 		}
-		for folder, top := v.folder(mounts, group); folder != ""; folder = path.Dir(folder) {
-			bounds, err := s.limits(v, folder)
-			if err != nil {
-				return nil, err
+		for folder, top := v.folder(mounts, path.Clean("/"+fields[2])); folder != ""; folder = path.Dir(folder) {
+			for _, name := range v.limits {
+				if list, err = s.appendLimit(list, v, folder, name); err != nil {
+					return nil, err
+				}
 			}
-			out = append(out, bounds...)
-			if folder == top || !s.inherited(path.Dir(folder)) {
+			// Version 1 can switch off that the limits of a group hold for the groups below it.
+			n, ok, err := s.optional(path.Join(path.Dir(folder), "memory.use_hierarchy"), "")
+			if folder == top || err == nil && ok && n == 0 {
 				break
 			}
 		}
+		break
 	}
-	return out, nil
-}
-
-// group returns the group of the process from the lines of /proc/self/cgroup. Each line has a number, the controllers
-// and the group; the line of version 2 names no controllers.
-func (v cgroupVersion) group(own []string) (string, bool) {
-	for _, line := range own {
-		fields := strings.SplitN(line, ":", 3)
-		if len(fields) < 3 {
-			continue
-		}
-		if v.fstype == "cgroup2" && fields[0] == "0" && fields[1] == "" ||
-			v.fstype == "cgroup" && slices.Contains(strings.Split(fields[1], ","), "memory") {
-			return path.Clean("/" + fields[2]), true
-		}
-	}
-	return "", false
+	return list, nil
 }
 
 // folder returns the folder of a group and the folder of the highest visible group, without leading slashes; "" if
@@ -108,68 +95,30 @@ func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// limits returns the limits of one group.
-func (s system) limits(v cgroupVersion, folder string) ([]bound, error) {
-	var out []bound
-	for _, name := range v.limits {
-		file := path.Join(folder, name)
-		limit, ok, err := s.number(file)
-		if err != nil {
-			return nil, err
-		}
-		if !ok || limit >= noLimit {
-			continue
-		}
-		used, _, err := s.number(path.Join(folder, v.usage))
-		if err != nil {
-			return nil, err
-		}
-		free, err := s.reclaimable(v, folder)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, bound{limit, max(0, used-free), "the container (/" + file + ")"})
+// appendLimit appends the limit in a file of a group, if it has one.
+func (s system) appendLimit(list []bound, v cgroupVersion, folder, name string) ([]bound, error) {
+	limit, ok, err := s.optional(path.Join(folder, name), "")
+	if err != nil || !ok || limit >= noLimit {
+		return list, err
 	}
-	return out, nil
+	used, _, err := s.optional(path.Join(folder, v.usage), "")
+	for _, key := range v.reclaimable {
+		if err == nil {
+			var free int64
+			free, _, err = s.optional(path.Join(folder, "memory.stat"), key)
+			used -= free
+		}
+	}
+	return append(list, bound{limit, max(0, used), "the container (/" + path.Join(folder, name) + ")"}), err
 }
 
-// reclaimable returns the bytes of a group that the kernel can take back, such as page cache.
-func (s system) reclaimable(v cgroupVersion, folder string) (sum int64, err error) {
-	file := path.Join(folder, "memory.stat")
-	lines, err := s.lines(file)
-	for _, line := range lines {
-		name, value, _ := strings.Cut(line, " ")
-		if !slices.Contains(v.reclaimable, name) {
-			continue
-		}
-		n, err := strconv.ParseInt(value, 10, 64)
-		if err != nil || n < 0 {
-			return 0, fmt.Errorf("memory: /%s: %q, want bytes of %s", file, line, name)
-		}
-		sum += n
+// optional is number of a file that need not exist, or be open to this user.
+func (s system) optional(file, key string) (int64, bool, error) {
+	n, ok, err := s.number(file, key)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		err = nil
 	}
-	return sum, err
-}
-
-// inherited reports whether the limits of a group also hold for the groups below it. Version 1 can switch this off.
-func (s system) inherited(folder string) bool {
-	n, ok, err := s.number(path.Join(folder, "memory.use_hierarchy"))
-	return err != nil || !ok || n != 0
-}
-
-// number returns the number in a file, unlimited for "max". ok is false if the file does not exist or cannot be read.
-func (s system) number(file string) (n int64, ok bool, err error) {
-	lines, err := s.lines(file)
-	if err != nil || len(lines) == 0 {
-		return 0, false, err
-	}
-	if lines[0] == "max" {
-		return unlimited, true, nil
-	}
-	if n, err = strconv.ParseInt(lines[0], 10, 64); err != nil || n < 0 {
-		return 0, false, fmt.Errorf("memory: /%s: %q, want bytes", file, lines[0])
-	}
-	return n, true, nil
+	return n, ok, err
 }
 
 // lines returns the lines of a file, none if it does not exist or permission is denied.
@@ -181,8 +130,5 @@ func (s system) lines(file string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("memory: %w", err)
 	}
-	if len(text) == 0 {
-		return nil, nil
-	}
-	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n"), nil
+	return strings.Split(string(text), "\n"), nil
 }

@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"strconv"
+	"strings"
 	"sync"
 )
 
@@ -45,24 +47,79 @@ type system struct {
 	dataLimit    int64 // RLIMIT_DATA
 }
 
-// bounds returns all limits of the process.
-func (s system) bounds() ([]bound, error) {
+// bounds returns all limits of the process: those of the machine, of the shell's ulimit, and of the control groups.
+func (s system) bounds() (list []bound, err error) {
 	if s.files == nil {
 		return nil, ErrUnknown
 	}
-	host, err := s.host()
+	total, err := s.wanted("proc/meminfo", "MemTotal:")
 	if err != nil {
 		return nil, err
 	}
-	limits, err := s.resourceLimits()
-	if err != nil {
-		return nil, err
+	left, err := s.wanted("proc/meminfo", "MemAvailable:")
+	list = append(list, bound{total, total - left, "the host"})
+	for _, l := range []struct {
+		limit      int64
+		used, name string
+	}{
+		{s.addressLimit, "VmSize:", "the address space (ulimit -v)"},
+		{s.dataLimit, "VmData:", "the data segment (ulimit -d)"},
+	} {
+		if err == nil && l.limit != unlimited {
+			var used int64
+			used, err = s.wanted("proc/self/status", l.used)
+			list = append(list, bound{l.limit, used, l.name})
+		}
 	}
-	groups, err := s.cgroups()
-	if err != nil {
-		return nil, err
+	for _, v := range cgroupVersions() {
+		if err == nil {
+			var groups []bound
+			groups, err = s.cgroups(v)
+			list = append(list, groups...)
+		}
 	}
-	return append(append([]bound{host}, limits...), groups...), nil
+	return list, err
+}
+
+// wanted is number of a line that has to be there.
+func (s system) wanted(file, key string) (int64, error) {
+	n, ok, err := s.number(file, key)
+	if err == nil && !ok {
+		err = fmt.Errorf("memory: /%s has no line %s", file, key)
+	}
+	return n, err
+}
+
+// number returns the number in the line of a file that begins with the word key; without a key, in the first line.
+// It is in bytes, and unlimited for "max". ok is false without such a line.
+func (s system) number(file, key string) (n int64, ok bool, err error) {
+	text, err := fs.ReadFile(s.files, file)
+	if err != nil {
+		return 0, false, fmt.Errorf("memory: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		words, unit, want := strings.Fields(line), int64(1), "bytes"
+		if key != "" {
+			if len(words) == 0 || words[0] != key {
+				continue
+			}
+			words, want = words[1:], "bytes of "+key
+		}
+		if last := len(words) - 1; last >= 0 && words[last] == "kB" {
+			words, unit = words[:last], 1<<10
+		}
+		if len(words) == 1 && words[0] == "max" {
+			return unlimited, true, nil
+		}
+		if len(words) == 1 {
+			n, err = strconv.ParseInt(words[0], 10, 64)
+		}
+		if len(words) != 1 || err != nil || n < 0 || n > math.MaxInt64/unit {
+			return 0, false, fmt.Errorf("memory: /%s: %q, want %s", file, strings.TrimSpace(line), want)
+		}
+		return n * unit, true, nil
+	}
+	return 0, false, nil
 }
 
 // least returns the bound with the lowest number.

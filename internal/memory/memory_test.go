@@ -173,9 +173,9 @@ func TestBrokenFiles(t *testing.T) {
 	for _, c := range []struct{ file, text, message string }{
 		{"proc/meminfo", "", "memory: /proc/meminfo has no line MemTotal:"},
 		{"proc/meminfo", "MemTotal: 1 kB\n", "memory: /proc/meminfo has no line MemAvailable:"},
-		{"proc/meminfo", "MemTotal: many kB\n", `memory: /proc/meminfo: "MemTotal: many kB", want MemTotal: and kilobytes`},
+		{"proc/meminfo", "MemTotal: many kB\n", `memory: /proc/meminfo: "MemTotal: many kB", want bytes of MemTotal:`},
 		{"proc/meminfo", "MemTotal: -1 kB\n", `"MemTotal: -1 kB", want`},
-		{"proc/meminfo", "MemTotal: 99999999999999999999 kB\n", "want MemTotal: and kilobytes"},
+		{"proc/meminfo", "MemTotal: 99999999999999999999 kB\n", "want bytes of MemTotal:"},
 		{"sys/fs/cgroup/memory.max", "much\n", `memory: /sys/fs/cgroup/memory.max: "much", want bytes`},
 		{"sys/fs/cgroup/memory.max", "-5\n", `"-5", want bytes`},
 		{"sys/fs/cgroup/memory.current", "1 2\n", `memory: /sys/fs/cgroup/memory.current: "1 2", want bytes`},

@@ -1,15 +1,17 @@
 package runlog
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
 // timeFormat is the format of times in the files, in UTC.
@@ -26,25 +28,22 @@ const (
 // data, and Event and Save return the error.
 func (l *Log) Step(s Step) {
 	l.rows = append(l.rows, row{Step: s})
+	var fields map[string]any
+	var scalars map[string]float64
 	if due(l.lastTensorboard, s.Time, stepScalarsEvery) {
 		l.lastTensorboard = s.Time
-		l.tensorboard.add(scalarRecord(s.Number, s.Time, map[string]float64{
-			"loss/train": s.Loss, "optimizer/learning_rate": s.LR, "optimizer/grad_norm": s.GradNorm,
-			"rate/tokens_per_second": s.TokensPerSec,
-		}))
+		scalars = map[string]float64{"loss/train": s.Loss, "optimizer/learning_rate": s.LR,
+			"optimizer/grad_norm": s.GradNorm, "rate/tokens_per_second": s.TokensPerSec}
 	}
 	l.lossSum += s.Loss
 	l.lossCount++
 	if due(l.lastLine, s.Time, stepLineEvery) {
 		l.lastLine = s.Time
-		_ = l.addEvent("step", s.Number, s.Time, map[string]any{ // numbers alone, which JSON has
-			"tokens": s.Tokens, "loss": s.Loss, "mean_loss": l.lossSum / float64(l.lossCount), "lr": s.LR,
-			"grad_norm":         s.GradNorm,
-			"tokens_per_second": s.TokensPerSec,
-		})
+		fields = map[string]any{"tokens": s.Tokens, "loss": s.Loss, "mean_loss": l.lossSum / float64(l.lossCount),
+			"lr": s.LR, "grad_norm": s.GradNorm, "tokens_per_second": s.TokensPerSec}
 		l.lossSum, l.lossCount = 0, 0
 	}
-	_ = l.flush() // after an error the data stay pending, and Event and Save return the error
+	_ = l.record("step", s.Number, s.Time, fields, scalars) // after an error the data stay pending
 }
 
 // due reports whether something last done at the time last is due again. It is also due if the clock was set back.
@@ -67,8 +66,7 @@ func (l *Log) HeldOut(step int, loss float64) error {
 		bits := bitsPerByte(loss, b)
 		fields["bits_per_byte"], scalars["loss/held_out_bits_per_byte"] = bits, bits
 	}
-	l.tensorboard.add(scalarRecord(step, now, scalars))
-	return errors.Join(l.addEvent("evaluation", step, now, fields), l.flush())
+	return l.record("evaluation", step, now, fields, scalars)
 }
 
 // bitsPerByte converts a loss in nats a token.
@@ -77,9 +75,7 @@ func bitsPerByte(loss, bytesPerToken float64) float64 { return loss / math.Ln2 /
 // Scalars records further numbers of a step, such as statistics by layer, as the event "scalars" and for TensorBoard,
 // which groups names by the part before a slash. It writes every call: the caller chooses how often.
 func (l *Log) Scalars(step int, values map[string]float64) {
-	now := time.Now()
-	l.tensorboard.add(scalarRecord(step, now, values))
-	_ = errors.Join(l.addEvent("scalars", step, now, map[string]any{"values": values}), l.flush()) // as in Step
+	_ = l.record("scalars", step, time.Now(), map[string]any{"values": values}, values) // as in Step
 }
 
 // Event writes a line to events.jsonl: the time, the last step recorded, the kind, and the fields, which are strings,
@@ -89,48 +85,45 @@ func (l *Log) Event(kind string, fields map[string]any) error {
 	if n := len(l.rows); n > 0 {
 		step = l.rows[n-1].Number
 	}
-	return errors.Join(l.addEvent(kind, step, time.Now(), fields), l.flush())
+	if fields == nil {
+		fields = map[string]any{}
+	}
+	return l.record(kind, step, time.Now(), fields, nil)
 }
 
-// addEvent adds a line to the events.
-func (l *Log) addEvent(kind string, step int, at time.Time, fields map[string]any) error {
-	line := fmt.Appendf(nil, `{"time":"%s","step":%d,"kind":%q`, at.UTC().Format(timeFormat), step, kind)
-	rest, err := json.Marshal(plain(fields))
+// event is a line of events.jsonl.
+type event struct {
+	Time   string         `json:"time"`
+	Step   int            `json:"step"`
+	Kind   string         `json:"kind"`
+	Fields map[string]any `json:",embed"`
+}
+
+// record writes an event of the fields, and scalars for TensorBoard. Either may be nil: then it is left out. Values
+// that JSON does not have, NaN, Inf and errors, are strings in the event.
+func (l *Log) record(kind string, step int, at time.Time, fields map[string]any, scalars map[string]float64) error {
+	if scalars != nil {
+		l.tensorboard.add(scalarRecord(step, at, scalars))
+	}
+	if fields == nil {
+		return l.flush()
+	}
+	asText := json.JoinMarshalers(
+		json.MarshalToFunc(func(to *jsontext.Encoder, v error) error { return to.WriteToken(jsontext.String(v.Error())) }),
+		json.MarshalToFunc(func(to *jsontext.Encoder, v float64) error {
+			if !value.NotFinite(v) {
+				return errors.ErrUnsupported // the usual number
+			}
+			return to.WriteToken(jsontext.String(fmt.Sprint(v)))
+		}))
+	line, err := json.Marshal(event{at.UTC().Format(timeFormat), step, kind, fields}, json.Deterministic(true),
+		jsontext.AllowInvalidUTF8(true), json.WithMarshalers(asText))
 	if err != nil {
-		return fmt.Errorf("runlog: event %q: %w", kind, err)
-	}
-	if len(fields) > 0 {
-		rest[0] = ','
+		err = fmt.Errorf("runlog: event %q: %w", kind, err)
 	} else {
-		rest = rest[1:]
+		l.events.add(append(line, '\n'))
 	}
-	l.events.add(append(append(line, rest...), '\n'))
-	return nil
-}
-
-// plain returns v with strings in place of values that JSON does not have: NaN, Inf and errors.
-func plain(v any) any {
-	switch v := v.(type) {
-	case float64:
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return strconv.FormatFloat(v, 'g', -1, 64)
-		}
-	case error:
-		return v.Error()
-	case map[string]any:
-		return plainMap(v)
-	case map[string]float64:
-		return plainMap(v)
-	}
-	return v
-}
-
-func plainMap[T any](m map[string]T) map[string]any {
-	out := make(map[string]any, len(m))
-	for k, v := range m {
-		out[k] = plain(v)
-	}
-	return out
+	return errors.Join(err, l.flush())
 }
 
 // guarded calls write after Options.Guard, unless that returns an error.

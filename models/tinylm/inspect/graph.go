@@ -25,114 +25,80 @@ type Drawing struct {
 type Section struct {
 	Title string
 	Times int
-	Rows  [][]Box // a box reads boxes of earlier rows alone
+	Boxes []Box // numbered 1, 2, ...; a box reads boxes before it alone
 }
 
 // Box is an op or an input.
 type Box struct {
-	Number     int    // in its section: 1, 2, ... from row to row
 	Op, Weight string // the names of the op and of the first weight that it reads, if any
 	Shape      string
-	Reads      []int // the numbers of the boxes that it reads
+	Reads      []int // the numbers of the boxes that it reads, ascending
 }
 
 // drawGraph returns the drawing of the graph of a model.
 func drawGraph(m *tinylm.Model, loss *G.Node) (d Drawing) {
-	layers := m.Layers()
-	d.Nodes = len(m.Graph().AllNodes())
-	s := sections{graph: m.Graph(), weights: m.Learnables(), taken: map[*G.Node]bool{}}
-	d.add("embedding", s.cut(layers[0].Stream))
-	var last *G.Node // the residual stream behind the last layer: the last sum of the graph
-	for _, n := range s.graph.AllNodes() {
-		if op, _ := spec.SpecOf(n.Op()); op == spec.Spec(pointwise.Add{}) {
-			last = n
+	nodes, layers, taken := m.Graph().AllNodes(), m.Layers(), map[*G.Node]bool{}
+	d.Nodes = len(nodes)
+	// add adds end and all nodes before it that no earlier section has, or counts a section that is like the last one.
+	add := func(title, prefix string, end *G.Node) {
+		boxes := cut(m, end, prefix, taken)
+		if n := len(d.Sections); n > 0 && reflect.DeepEqual(d.Sections[n-1].Boxes, boxes) {
+			d.Sections[n-1].Times++
+		} else {
+			d.Sections = append(d.Sections, Section{title, 1, boxes})
 		}
 	}
+	add("embedding", "", layers[0].Stream)
 	for i, l := range layers {
-		end := last
+		var end *G.Node // the residual stream behind the layer; behind the last one, the last sum of the graph
 		if i+1 < len(layers) {
 			end = layers[i+1].Stream
+		} else {
+			for _, n := range nodes {
+				if op, _ := spec.SpecOf(n.Op()); op == spec.Spec(pointwise.Add{}) {
+					end = n
+				}
+			}
 		}
-		s.prefix = l.Prefix
-		d.add(fmt.Sprintf("layer %d", i), s.cut(end))
+		add(fmt.Sprintf("layer %d", i), l.Prefix, end)
 	}
-	d.add("head", s.cut(loss))
+	add("head", "", loss)
 	return d
 }
 
-// add adds a section, or counts it if it is like the last one.
-func (d *Drawing) add(title string, rows [][]Box) {
-	if n := len(d.Sections); n > 0 && reflect.DeepEqual(d.Sections[n-1].Rows, rows) {
-		d.Sections[n-1].Times++
-		return
-	}
-	d.Sections = append(d.Sections, Section{title, 1, rows})
-}
-
-// sections cuts a graph into sections.
-type sections struct {
-	graph   *G.ExprGraph
-	weights G.Nodes
-	prefix  string           // of the names of the weights
-	taken   map[*G.Node]bool // nodes of earlier sections
-}
-
-// cut returns the rows of end and all nodes before it that no earlier section has. A node is in the first row below all
-// that it reads.
-func (s *sections) cut(end *G.Node) (rows [][]Box) {
-	var nodes [][]*G.Node // by row
-	places := map[*G.Node]int{}
-	var visit func(n *G.Node) (row int)
-	visit = func(n *G.Node) (row int) {
-		if row, ok := places[n]; ok {
-			return row
+// cut returns the boxes of end and of all nodes before it that are not taken, and takes them. A taken node that they
+// read is a box without inputs. Weights are no boxes; prefix is that of their names.
+func cut(m *tinylm.Model, end *G.Node, prefix string, taken map[*G.Node]bool) (boxes []Box) {
+	numbers := map[*G.Node]int{}
+	var visit func(n *G.Node) (number int)
+	visit = func(n *G.Node) int {
+		if numbers[n] > 0 {
+			return numbers[n]
 		}
-		for _, in := range value.Inputs(s.graph, n) {
-			if !s.taken[n] && !s.weights.Contains(in) {
-				row = max(row, visit(in)+1)
+		b := Box{Op: n.Name(), Shape: fmt.Sprint(n.Shape())}
+		if n.Op() != nil {
+			b.Op, _, _ = strings.Cut(value.OpName(n.Op()), "{") // without the sizes of an op of NSA
+		}
+		if taken[n] {
+			b.Op = "residual stream"
+		} else {
+			for _, in := range value.Inputs(m.Graph(), n) {
+				if !m.Learnables().Contains(in) {
+					b.Reads = append(b.Reads, visit(in))
+				} else if b.Weight == "" {
+					b.Weight = strings.TrimSuffix(strings.TrimPrefix(in.Name(), prefix), ".weight")
+				}
 			}
 		}
-		if row == len(nodes) {
-			nodes = append(nodes, nil)
-		}
-		nodes[row], places[n] = append(nodes[row], n), row
-		return row
+		slices.Sort(b.Reads)
+		b.Reads = slices.Compact(b.Reads)
+		boxes = append(boxes, b)
+		numbers[n] = len(boxes)
+		return len(boxes)
 	}
 	visit(end)
-	numbers := map[*G.Node]int{}
-	for _, list := range nodes {
-		var row []Box
-		for _, n := range list {
-			row = append(row, s.box(n, numbers))
-			numbers[n] = len(numbers) + 1
-		}
-		rows = append(rows, row)
-	}
 	for n := range numbers {
-		s.taken[n] = true
+		taken[n] = true
 	}
-	return rows
-}
-
-// box returns the next box of a section whose boxes so far have numbers.
-func (s *sections) box(n *G.Node, numbers map[*G.Node]int) Box {
-	b := Box{Number: len(numbers) + 1, Op: n.Name(), Shape: fmt.Sprint(n.Shape())}
-	if s.taken[n] {
-		b.Op = "residual stream"
-		return b
-	}
-	if n.Op() != nil {
-		b.Op, _, _ = strings.Cut(value.OpName(n.Op()), "{") // without the sizes of an op of NSA
-	}
-	for _, in := range value.Inputs(s.graph, n) {
-		number, ok := numbers[in]
-		switch {
-		case !ok && b.Weight == "":
-			b.Weight = strings.TrimSuffix(strings.TrimPrefix(in.Name(), s.prefix), ".weight")
-		case ok && !slices.Contains(b.Reads, number):
-			b.Reads = append(b.Reads, number)
-		}
-	}
-	slices.Sort(b.Reads)
-	return b
+	return boxes
 }
