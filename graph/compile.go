@@ -39,7 +39,7 @@ func emptyPlan(o options) (*plan, error) {
 	p := &plan{backend: o.backend, device: o.backend.Device(), policy: *o.policy, constant: o.constant,
 		valueByNode: map[*G.Node]*planValue{}, unfused: map[string]int{}, owners: map[*planValue]int{}}
 	if o.hasGroup && o.group.Size() > 1 {
-		p.group = o.group
+		p.group, p.sharded = o.group, o.sharded
 	}
 	var err error
 	if p.half, err = o.precision.half(); err != nil {

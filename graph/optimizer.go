@@ -47,6 +47,17 @@ func WithGradients(grads ...*G.Node) Option { return func(o *options) { o.gradie
 // Step the other ranks' gradients become zeros.
 func WithShardedStates() Option { return func(o *options) { o.sharded = true } }
 
+// gradientOf returns the node of the gradient of weight i, nil for none.
+func (o *options) gradientOf(i int) *G.Node {
+	switch {
+	case o.gradients == nil && o.weights[i] != nil:
+		return o.weights[i].Deriv()
+	case i < len(o.gradients):
+		return o.gradients[i]
+	}
+	return nil
+}
+
 // trainedWeight is a weight that the plan changes.
 type trainedWeight struct {
 	value, grad *planValue
@@ -102,17 +113,17 @@ func (p *plan) addUpdate(o options) error {
 		return fmt.Errorf("WithOptimizer: %w", err)
 	}
 	add(optimizer.SumSquares{}, grads, []*planValue{squares})
-	if o.sharded && p.group != nil { // those of other ranks' gradients are zero here
+	if p.sharded { // those of other ranks' gradients are zero here
 		add(collective.AllReduce{Ranks: p.group.Size()}, []*planValue{squares}, []*planValue{squares})
 	}
 	add(optimizer.GradNorm{}, []*planValue{u.hyper, squares}, []*planValue{u.norm})
 	for i := range 4 {
 		p.addUpdateOf(u, i >= 2, i%2 == 1, add)
 	}
+	if p.sharded {
+		p.shareWeights(u, add)
+	}
 	if p.group != nil {
-		if o.sharded {
-			p.shareWeights(u, add)
-		}
 		if u.squares, err = p.sumSquares("squares of the weights", weights); err != nil {
 			return fmt.Errorf("WithOptimizer: %w", err)
 		}
@@ -222,15 +233,11 @@ func (p *plan) trainedWeights(o options) (u *update, err error) {
 			return nil, fmt.Errorf("two weights are named %s", n.Name())
 		}
 		names[n.Name()] = true
-		grad := n.Deriv()
-		if o.gradients != nil {
-			grad = o.gradients[i]
-		}
-		w := trainedWeight{value: v, grad: p.valueByNode[grad], copy: p.halfCopies.byInput[n], owner: p.rank()}
+		w := trainedWeight{value: v, grad: p.valueByNode[o.gradientOf(i)], copy: p.halfCopies.byInput[n], owner: p.rank()}
 		if w.grad == nil {
 			return nil, fmt.Errorf("%s has no gradient in the graph", describe(n))
 		}
-		if o.sharded && p.group != nil {
+		if p.sharded {
 			w.owner = p.owners[w.grad]
 		}
 		if g := w.grad.arg.Operand; graphType(g.Dtype) != v.arg.Dtype || !g.Shape.Eq(v.arg.Shape) {

@@ -19,6 +19,7 @@ type plan struct {
 	half     tensor.Dtype // type of activations; the zero value means the types of the graph
 	constant G.Nodes      // the inputs of WithConstantInputs
 	group    Group        // nil for none, and for one of one rank
+	sharded  bool         // WithShardedStates, in a group
 
 	order       *order
 	values      []*planValue

@@ -28,7 +28,7 @@ func (m *Machine) agree() error {
 		}
 	}
 	for _, s := range m.steps {
-		if s.phase == updates && m.opts.sharded { // of this rank
+		if s.phase == updates && m.sharded { // of this rank
 			continue
 		}
 		fmt.Fprintln(all, s.opName(), typesOf(s.in), typesOf(s.out), s.phase)
@@ -45,15 +45,18 @@ func (m *Machine) groupError() error {
 	return m.group.Err()
 }
 
-// failGroup ends the job if err is not nil, because the other ranks would wait for this one. It returns the first error
-// of the job.
+// failGroup ends the job if err is not nil, because the other ranks would wait for this one. If the job had failed
+// before, it returns the error of that: err is its consequence.
 func (m *Machine) failGroup(err error) error {
 	g := m.opts.group
 	if err == nil || !m.opts.hasGroup || g.Size() == 1 || errors.Is(err, ErrNotFinite) { // all ranks have that norm
 		return err
 	}
+	if first := g.Err(); first != nil {
+		return first
+	}
 	g.Fail(err)
-	return errors.Join(g.Err())
+	return err
 }
 
 // runMark is the end of a run on the device. The group asks for it from a goroutine of its own.

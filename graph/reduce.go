@@ -65,7 +65,7 @@ func (p *plan) addReductions(o options) error {
 			}
 		}
 		var op spec.Spec = collective.AllReduce{Ranks: size, Mean: true}
-		if o.sharded {
+		if p.sharded {
 			op = collective.Reduce{Ranks: size, Root: b.owner, Mean: true}
 			for _, v := range b.grads {
 				p.owners[v] = b.owner
@@ -132,20 +132,15 @@ func (p *plan) wantedGradients(o options) (grads []*planValue) {
 			grads = append(grads, v)
 		}
 	}
-	switch {
-	case !o.hasOptimizer:
-		for _, n := range p.order.nodes {
-			if v := p.valueByNode[n]; v != nil && len(v.wrt) > 0 {
-				add(n)
-			}
-		}
-	case o.gradients != nil:
-		for _, n := range o.gradients {
+	for i := range o.weights {
+		add(o.gradientOf(i))
+	}
+	if o.hasOptimizer {
+		return grads
+	}
+	for _, n := range p.order.nodes {
+		if v := p.valueByNode[n]; v != nil && len(v.wrt) > 0 {
 			add(n)
-		}
-	default:
-		for _, n := range o.weights {
-			add(n.Deriv())
 		}
 	}
 	return grads

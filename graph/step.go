@@ -64,7 +64,7 @@ func (m *Machine) checkNorm() error {
 	if i := slices.IndexFunc(m.update.weights, notFinite); i >= 0 {
 		return fmt.Errorf("%w: their global norm is %v, from %s", ErrNotFinite, norm, m.update.weights[i].value.node.Name())
 	}
-	if m.opts.sharded && m.group != nil {
+	if m.sharded {
 		return fmt.Errorf("%w: their global norm is %v, from a weight of another rank, or the sum of squares overflows",
 			ErrNotFinite, norm)
 	}
@@ -135,7 +135,7 @@ func (s *OptimizerState) Read() (map[string]*tensor.Dense, error) {
 
 // read copies a moment, of this rank or another one, to host.
 func (s *OptimizerState) read(x moment, host G.Value) error {
-	if !s.m.opts.sharded || s.m.group == nil {
+	if !s.m.sharded {
 		return s.m.stream.Download(host, x.value.arg)
 	}
 	var cell cpu.Buf

@@ -61,19 +61,13 @@ func readFrame(r io.Reader) (f frame, err error) {
 	}
 	var b bytes.Buffer
 	what := int64(binary.BigEndian.Uint16(h[9:]))
-	if _, err := io.CopyN(&b, r, what+int64(n)); err != nil {
-		return f, cmpEOF(err)
+	if _, err := io.CopyN(&b, r, what+int64(n)); err == io.EOF {
+		return f, io.ErrUnexpectedEOF
+	} else if err != nil {
+		return f, err
 	}
 	f.what, f.content = string(b.Next(int(what))), b.Bytes()
 	return f, nil
-}
-
-// cmpEOF makes the end of input within a frame an error.
-func cmpEOF(err error) error {
-	if err == io.EOF {
-		return io.ErrUnexpectedEOF
-	}
-	return err
 }
 
 // link is the connection to another rank.
