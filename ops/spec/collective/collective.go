@@ -106,7 +106,7 @@ func (op AllGather) Combine(_ int, x []spec.Arg, y spec.Arg) {
 func (op AllGather) Bind(k *cpu.Kernel, in, out []spec.Arg) { bind(k, op, in, out) }
 
 func (op AllGather) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	return grad(ReduceScatter{op.Ranks}, in, dy)
+	return grad(ReduceScatter(op), in, dy)
 }
 
 // ReduceScatter is the Spec of ReduceScatter: x0 [Ranks*n,...], ... -> [n,...], a rank's part of the sums over the
@@ -127,7 +127,7 @@ func (op ReduceScatter) Combine(rank int, x []spec.Arg, y spec.Arg) {
 func (op ReduceScatter) Bind(k *cpu.Kernel, in, out []spec.Arg) { bind(k, op, in, out) }
 
 func (op ReduceScatter) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	return grad(AllGather{op.Ranks}, in, dy)
+	return grad(AllGather(op), in, dy)
 }
 
 // infer checks the ranks and the inputs. first gives the length of an output's first axis, nil for the input's shape.
