@@ -70,6 +70,12 @@ func Open(n int, opts ...Option) (*Backend, error) {
 	return b, nil
 }
 
+// Count returns the number of GPUs of this host that the driver shows. The error is an *Unavailable if it shows none.
+func Count() (int, error) {
+	n, err := driver.Count()
+	return n, fault.In("cuda", "", err)
+}
+
 // openLibrary returns cuBLASLt. If that cannot be used it logs the reason and returns nil: then our own kernels compute
 // the products. A fake driver (NoLibraries) also gets nil.
 func openLibrary(d *driver.Device) (*cublaslt.Library, error) {

@@ -31,8 +31,11 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if launched, err := train.Launch(ctx, options); launched {
+		return err
+	}
 	r, err := train.Run(ctx, options, os.Stderr)
-	if err != nil {
+	if r == nil || err != nil { // ranks other than 0 have no result
 		return err
 	}
 	sample := ""

@@ -28,6 +28,10 @@ func Join(ctx context.Context, o Options) (_ *Group, err error) {
 	o = o.withDefaults()
 	ctx, cancel := context.WithTimeout(ctx, o.FirstTimeout)
 	defer cancel()
+	listener, err := o.inherit()
+	if err != nil {
+		return nil, err
+	}
 	if o.Size == 1 {
 		return newGroup(o, nil), nil
 	}
@@ -38,7 +42,6 @@ func Join(ctx context.Context, o Options) (_ *Group, err error) {
 		}
 		return newGroup(o, []*link{l}), nil
 	}
-	listener := o.listener
 	if listener == nil {
 		if listener, err = new(net.ListenConfig).Listen(ctx, "tcp", o.Addr); err != nil {
 			return nil, fmt.Errorf("MASTER_ADDR and MASTER_PORT must be an address of rank 0's host and a free port: %w", err)

@@ -28,7 +28,7 @@ type Command struct {
 	Args           []string      // without the name; nil with an empty Path: those of this program
 	Env            []string      // in addition to this program's environment
 	Stdout, Stderr io.Writer     // of rank 0; the others' lines go to Stderr, behind their rank. nil: those of this program
-	Grace          time.Duration // how long the others have to end after one has failed; 0 means 10 seconds
+	Grace          time.Duration // how long the others have to end after one has failed; 0 means 5 seconds
 }
 
 // Launch runs n processes of a program, the ranks of a job with a random secret and a port of the loopback interface,
@@ -94,7 +94,7 @@ func Launch(ctx context.Context, n int, c Command) (err error) {
 		go func() { ranks[i].err = ranks[i].wait(); ended <- ranks[i] }()
 	}
 	_ = errors.Join(socket.Close(), listener.Close()) // rank 0 has it
-	return supervise(ctx, ranks[:n], ended, cmp.Or(c.Grace, 10*time.Second), err)
+	return supervise(ctx, ranks[:n], ended, cmp.Or(c.Grace, 5*time.Second), err)
 }
 
 // process is a rank of Launch.

@@ -23,8 +23,8 @@ type Options struct {
 	// A rank that gives no sign of life for Silence has failed; 0 means 15 seconds.
 	FirstTimeout, Timeout, Silence time.Duration
 
-	listener net.Listener // of rank 0, from Launch
-	parent   *os.File     // its end is that of the process that has started this one
+	inherited []int    // from Launch: the number of a pipe, whose end is that of the parent, and of rank 0's socket
+	parent    *os.File // that pipe, open
 }
 
 // withDefaults returns o with its zero values replaced.
@@ -41,7 +41,7 @@ func (o Options) check() error {
 	if o.FirstTimeout < 0 || o.Timeout < 0 || o.Silence < 0 {
 		return errors.New("a timeout below 0")
 	}
-	if o.Size > 1 && o.listener == nil {
+	if o.Size > 1 && len(o.inherited) < 2 {
 		if _, _, err := net.SplitHostPort(o.Addr); err != nil {
 			return fmt.Errorf("address of rank 0: %w", err)
 		}
@@ -102,8 +102,15 @@ func FromEnv() (o Options, launched bool, err error) {
 		}
 	}
 	o.Secret = []byte(cmp.Or(os.Getenv("NSA_DDP_SECRET"), os.Getenv("TORCHELASTIC_RUN_ID"), os.Getenv("SLURM_JOB_ID")))
-	if err := o.inherit(os.Getenv("NSA_DDP_PARENT")); err != nil {
-		errs = append(errs, err)
+	if files := os.Getenv("NSA_DDP_PARENT"); files != "" {
+		for number := range strings.SplitSeq(files, ",") {
+			fd, err := strconv.Atoi(number)
+			if err != nil || fd < 3 {
+				errs = append(errs, fmt.Errorf("dist: NSA_DDP_PARENT is %q, want numbers of open files", files))
+				break
+			}
+			o.inherited = append(o.inherited, fd)
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return o, true, err
@@ -114,27 +121,20 @@ func FromEnv() (o Options, launched bool, err error) {
 	return o, true, nil
 }
 
-// inherit opens the files that Launch has given to this process: a pipe and, for rank 0, the socket that listens.
-func (o *Options) inherit(files string) error {
-	if files == "" {
-		return nil
+// inherit opens the files that Launch has given to this process: it returns the listener of rank 0, nil if there is none.
+func (o *Options) inherit() (net.Listener, error) {
+	if o.inherited == nil {
+		return nil, nil
 	}
-	pipe, socket, listens := strings.Cut(files, ",")
-	fd, err := strconv.Atoi(pipe)
-	if err != nil {
-		return fmt.Errorf("dist: NSA_DDP_PARENT is %q, want numbers of open files", files)
+	o.parent = os.NewFile(uintptr(o.inherited[0]), "parent")
+	if len(o.inherited) < 2 {
+		return nil, nil
 	}
-	o.parent = os.NewFile(uintptr(fd), "parent")
-	if !listens {
-		return nil
-	}
-	if fd, err = strconv.Atoi(socket); err != nil {
-		return fmt.Errorf("dist: NSA_DDP_PARENT is %q, want numbers of open files", files)
-	}
-	f := os.NewFile(uintptr(fd), "listener")
+	f := os.NewFile(uintptr(o.inherited[1]), "listener")
 	defer f.Close()
-	if o.listener, err = net.FileListener(f); err != nil {
-		return fmt.Errorf("dist: socket of the parent: %w", err)
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("socket of the parent: %w", err)
 	}
-	return nil
+	return l, nil
 }

@@ -45,7 +45,39 @@ func Open(n int, opts ...Option) (*Device, error) {
 	return d, nil
 }
 
-func (d *Device) start(n int) (err error) {
+// Count returns the number of GPUs of the driver, of which some may be too old for Open. The error is an *Unavailable if
+// there is no driver that can be used, or none has a GPU.
+func Count(opts ...Option) (int, error) {
+	d := new(Device)
+	for _, opt := range opts {
+		opt(d)
+	}
+	if err := d.initialize(); err != nil {
+		return 0, err
+	}
+	return d.number(d.fn.DeviceGetCount)
+}
+
+func (d *Device) start(n int) error {
+	if err := d.initialize(); err != nil {
+		return err
+	}
+	if err := d.find(n); err != nil {
+		return err
+	}
+	if err := get(d, d.fn.DevicePrimaryCtxRetain, &d.ctx, d.ordinal); err != nil {
+		return err
+	}
+	fill, err := d.newStream(0, true)
+	if err != nil {
+		return errors.Join(err, d.Close())
+	}
+	d.fill = fill
+	return nil
+}
+
+// initialize opens the library of the driver and starts it.
+func (d *Device) initialize() (err error) {
 	if d.lib == nil {
 		if d.lib, err = sharedlib.Open(libraryFile); err != nil {
 			return unavailable(ReasonDriver, "%v", err)
@@ -54,20 +86,6 @@ func (d *Device) start(n int) (err error) {
 	if err := sharedlib.Bind(d.lib, "cu", &d.fn); err != nil {
 		return unavailable(ReasonOldDriver, "%v: want CUDA %s or newer", err, version(minDriver))
 	}
-	if err := d.find(n); err != nil {
-		return err
-	}
-	if err := get(d, d.fn.DevicePrimaryCtxRetain, &d.ctx, d.ordinal); err != nil {
-		return err
-	}
-	if d.fill, err = d.newStream(0, true); err != nil {
-		return errors.Join(err, d.Close())
-	}
-	return nil
-}
-
-// find starts the driver and looks up device n.
-func (d *Device) find(n int) error {
 	if r := Result(int32(d.fn.Init.Call(0))); r != Success {
 		reason := ReasonStart
 		if r == NoDevice {
@@ -75,8 +93,12 @@ func (d *Device) find(n int) error {
 		}
 		return unavailable(reason, "%v", d.failure(d.fn.Init, r))
 	}
+	return nil
+}
+
+// find looks up device n.
+func (d *Device) find(n int) (err error) {
 	p := &d.prop
-	var err error
 	if p.Driver, err = d.number(d.fn.DriverGetVersion); err != nil {
 		return err
 	}

@@ -66,6 +66,7 @@ func TestProperties(t *testing.T) {
 func TestSeveralDevices(t *testing.T) {
 	drv := withKernels(fakedriver.New(fakedriver.H200(), fakedriver.H200()))
 	t.Cleanup(func() { require.Empty(t, drv.Leaks()) })
+	require.Equal(t, 2, testutil.Must(driver.Count(driver.WithDriver(drv)))(t))
 	var streams []*driver.Stream
 	var adders []*adder
 	for _, n := range []int{0, 1, 1} {

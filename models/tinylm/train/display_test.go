@@ -154,7 +154,7 @@ func TestMemoryInUse(t *testing.T) {
 		f := fakedevice.New()
 		f.NoMeter = broken
 		o := parse(t, append(args, "-out", newFolder(t))...)
-		_, err := runOn(t.Context(), f, o, &said)
+		_, err := runOn(t.Context(), f, nil, o, &said)
 		require.NoError(t, err)
 		require.Equal(t, 5, strings.Count(said.String(), want), said.String())
 		if broken == nil {
@@ -195,7 +195,7 @@ func TestRunFitsTerminal(t *testing.T) {
 	for _, columns := range []int{20, 37, 40, 60, 80, 200} {
 		s, f := &testutil.Screen{Width: columns}, fakedevice.New()
 		f.MemoryInUse = 123 << 30
-		_, err := runOn(t.Context(), f, parse(t, append(args, "-out", newFolder(t))...), s)
+		_, err := runOn(t.Context(), f, nil, parse(t, append(args, "-out", newFolder(t))...), s)
 		require.NoError(t, err)
 		require.Zero(t, s.Broken, "%d columns: %q", columns, s.Lines())
 		require.Empty(t, s.Faults)

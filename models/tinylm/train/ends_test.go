@@ -190,7 +190,7 @@ func TestResumeInOtherPrecision(t *testing.T) {
 				cancel(errStop)
 			}
 		}
-		_, err := runOn(ctx, fakedevice.NewHalf(), o, io.Discard)
+		_, err := runOn(ctx, fakedevice.NewHalf(), nil, o, io.Discard)
 		require.ErrorIs(t, err, errStop)
 		args = []string{"-resume", run, "-precision", map[string]string{"fp16": "bf16", "bf16": "fp16"}[precision]}
 	}

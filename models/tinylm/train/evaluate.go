@@ -43,7 +43,7 @@ func (r *runner) evaluate(ctx context.Context) error {
 		return err
 	}
 	r.phase("evaluating")
-	loss, err := r.heldOut(ctx, r.EvalTokens)
+	loss, err := r.heldOut(ctx, &r.ranks, r.EvalTokens)
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -51,18 +51,20 @@ func (r *runner) evaluate(ctx context.Context) error {
 		return err
 	}
 	e := evaluation{Step: r.state.Step, HeldOut: loss, Train: r.state.MeanLoss}
-	r.warnIf(r.log.HeldOut(e.Step, loss))
-	r.display.evaluated(r, e)
 	r.state.Evaluations = append(r.state.Evaluations, e)
-	r.tenths = tenths
-	r.warnOfOverfitting()
-	if err := r.recordLayers(); err != nil {
+	if r.leads() {
+		r.warnIf(r.log.HeldOut(e.Step, loss))
+		r.display.evaluated(r, e)
+		r.tenths = tenths
+		r.warnOfOverfitting()
+		if err := r.recordLayers(); err != nil {
+			return err
+		}
+	}
+	if err := r.trySave(ctx); err != nil {
 		return err
 	}
-	if err := r.trySave(); err != nil {
-		return err
-	}
-	if time.Since(r.drawn) > drawEvery {
+	if r.leads() && time.Since(r.drawn) > drawEvery {
 		r.warnIf(r.log.Draw())
 		r.drawn = time.Now()
 	}
@@ -70,40 +72,54 @@ func (r *runner) evaluate(ctx context.Context) error {
 	return nil
 }
 
-// heldOut returns the held-out loss over roughly the given number of tokens, in nats per token.
-func (r *runner) heldOut(ctx context.Context, tokens int) (float64, error) {
+// heldOut returns the held-out loss over roughly the given number of tokens, in nats per token. The ranks of among share
+// the batches.
+func (r *runner) heldOut(ctx context.Context, among *ranks, tokens int) (float64, error) {
 	batches, err := r.corpus.HeldOut(r.shape, tokens)
 	if err != nil {
 		return 0, err
 	}
 	sum, targets := 0.0, 0
-	for _, b := range batches {
+	for some := range slices.Chunk(batches, among.size()) {
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
-		fill(r.eval, b)
-		if err := r.eval.Run(); err != nil {
-			return 0, err
+		own := 0.0
+		if among.rank() < len(some) {
+			if own, err = r.evaluateBatch(some[among.rank()]); err != nil {
+				return 0, err
+			}
 		}
-		loss, err := r.eval.Loss()
+		losses, err := share(among, "a held-out loss", own)
 		if err != nil {
 			return 0, err
 		}
-		if value.NotFinite(loss) {
-			err = fmt.Errorf("the held-out loss after step %d is %v", r.state.Step, loss)
-			return 0, r.diagnose(err, []*corpus.Batch{b})
+		for i, b := range some {
+			sum, targets = sum+losses[i]*float64(b.Targeted), targets+b.Targeted
 		}
-		sum, targets = sum+loss*float64(b.Targeted), targets+b.Targeted
 		r.watchdog.alive()
 	}
 	return sum / float64(targets), nil
 }
 
-// evaluateAndSample makes the last evaluation and the sample.
+// evaluateBatch returns the loss of a held-out batch.
+func (r *runner) evaluateBatch(b *corpus.Batch) (float64, error) {
+	fill(r.eval, b)
+	if err := r.eval.Run(); err != nil {
+		return 0, err
+	}
+	loss, err := r.eval.Loss()
+	if err == nil && value.NotFinite(loss) {
+		err = r.diagnose(fmt.Errorf("the held-out loss after step %d is %v", r.state.Step, loss), []*corpus.Batch{b})
+	}
+	return loss, err
+}
+
+// evaluateAndSample makes the last evaluation and the sample, on one rank.
 func (r *runner) evaluateAndSample(ctx context.Context, res *Result) (err error) {
 	if r.FinalEval > 0 {
 		r.lastPhase("final evaluation")
-		if res.HeldOutLoss, err = r.heldOut(ctx, r.FinalEval); err != nil {
+		if res.HeldOutLoss, err = r.heldOut(ctx, new(ranks), r.FinalEval); err != nil {
 			return err
 		}
 		res.BitsPerByte = r.corpus.BitsPerByte(res.HeldOutLoss)

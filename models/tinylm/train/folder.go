@@ -155,6 +155,7 @@ type process struct {
 	Options string    `json:"options,omitempty"` // as in config.yaml; older versions did not write them
 	// the device and what else its bits depend on, such as a SIMD level; older versions did not write it
 	Kernels string `json:"kernels,omitempty"`
+	Ranks   int    `json:"ranks,omitempty"` // on how many devices
 }
 
 // description is the content of run.json. Result is that of the last process.

@@ -18,7 +18,7 @@ const statisticsTokens = 4096
 // their shares, and which blocks were selected.
 func (r *runner) recordLayers() error {
 	values := map[string]float64{}
-	places := positions(r.Batch, r.Context, r.eval.CuSeqlens())
+	places := positions(r.shape.Batch, r.Context, r.eval.CuSeqlens())
 	every := len(places)/statisticsTokens | 1 // odd, so that the samples cover all positions in a block
 	places = everyNth(places, 1, every)
 	for i, l := range r.eval.Layers() {

@@ -41,7 +41,7 @@ func BenchmarkLayerStatistics(b *testing.B) {
 			r := &runner{Options: *testutil.Must(Parse(args, nil))(b), backend: backend, display: newDisplay(nil)}
 			defer func() { require.NoError(b, r.closers.Close()) }()
 			require.NoError(b, r.open(b.Context()))
-			without := testutil.Closing(tinylm.NewModel(r.weights, r.Batch, r.Context,
+			without := testutil.Closing(tinylm.NewModel(r.weights, r.shape.Batch, r.Context,
 				append(r.modelOptions(), tinylm.WithMachine(r.machineOptions()...))...))(b)
 			batch := testutil.Must(r.corpus.HeldOut(r.shape, 1))(b)[0]
 			const stepsOfTurn = 5
@@ -58,7 +58,7 @@ func BenchmarkLayerStatistics(b *testing.B) {
 			tasks := []func() error{
 				func() error {
 					for range stepsOfTurn {
-						if err := r.step(b.Context()); err != nil {
+						if err := r.step(b.Context(), r.state.Step); err != nil {
 							return err
 						}
 					}
@@ -82,7 +82,7 @@ func BenchmarkLayerStatistics(b *testing.B) {
 				ms[i] = list[len(list)/2].Seconds() * 1e3
 			}
 			step, kept, read := ms[0]/stepsOfTurn, ms[1], ms[3]
-			batches := float64(r.EvalTokens / (r.Batch * r.Context))
+			batches := float64(r.EvalTokens / (r.shape.Batch * r.Context))
 			b.ReportMetric(step, "ms/step")
 			b.ReportMetric(kept, "ms-more/batch")
 			b.ReportMetric(read, "ms/reading")

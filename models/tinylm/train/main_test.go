@@ -51,7 +51,7 @@ func child(args []string) int {
 	switch {
 	case err != nil:
 	case os.Getenv(childFake) != "":
-		_, err = runOn(ctx, fakedevice.New(), o, os.Stderr)
+		_, err = runOn(ctx, fakedevice.New(), nil, o, os.Stderr)
 	default:
 		_, err = Run(ctx, o, os.Stderr)
 	}
@@ -104,7 +104,7 @@ func smallArgs(t testing.TB, steps int, more ...string) []string {
 	}
 	return append(strings.Fields(fmt.Sprintf("-steps %d -data %s -layers 2 -dim 32 -heads 2 -kv-heads 1 "+
 		"-key-dim 16 -value-dim 16 -context 64 -gate-hidden 8 "+
-		"-batch 2 -eval-tokens 512 -final-eval 1024 -sample 8 -device cpu", steps, folder)), more...)
+		"-batch 2 -accumulate 1 -eval-tokens 512 -final-eval 1024 -sample 8 -device cpu", steps, folder)), more...)
 }
 
 // tinyArgs are the arguments of a run of 6 steps that takes milliseconds.

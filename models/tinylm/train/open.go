@@ -37,11 +37,17 @@ func (r *runner) open(ctx context.Context) (err error) {
 	if err := r.checkMachineOptions(); err != nil {
 		return err
 	}
-	from, err := r.openResumed()
+	if err := r.cut(); err != nil {
+		return err
+	}
+	from, err := r.openCheckpoint(ctx)
 	if err != nil {
 		return err
 	}
-	if err := r.openData(ctx); err != nil {
+	if err := r.together(ctx, "opening the data", r.openData); err != nil {
+		return err
+	}
+	if err := r.agree(); err != nil {
 		return err
 	}
 	c := r.Model(r.corpus.Vocab())
@@ -80,7 +86,11 @@ func (r *runner) open(ctx context.Context) (err error) {
 		return fmt.Errorf("%s: %w", r.corpus.Name(), err)
 	}
 	r.closers.Add(r.reader.Close)
-	if err := r.openFolder(); err != nil {
+	err = r.lead(ctx, "opening the run folder", func(context.Context) error { return r.openFolder() })
+	if err == nil {
+		r.folder, err = decide(&r.ranks, "the run folder", r.folder)
+	}
+	if err != nil {
 		return err
 	}
 	r.display.line("run folder: %s; %s there has all options (-v)", r.folder, optionsFile)
@@ -93,6 +103,31 @@ func (r *runner) open(ctx context.Context) (err error) {
 		r.display.line("the run already has %d steps: it trains no further", r.state.Step)
 	}
 	return nil
+}
+
+// openCheckpoint returns the checkpoint to continue from, nil for none: rank 0 looks for it, the others read the same one.
+func (r *runner) openCheckpoint(ctx context.Context) (from *checkpoint, err error) {
+	err = r.lead(ctx, "opening the run to resume", func(context.Context) (err error) {
+		from, err = r.openResumed()
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if r.savedStep, err = decide(&r.ranks, "the step of the checkpoint", r.savedStep); err != nil {
+		return nil, err
+	}
+	err = r.together(ctx, "reading the checkpoint", func(context.Context) (err error) {
+		if r.leads() || r.savedStep < 0 {
+			return nil
+		}
+		r.folder = folder(r.resume)
+		if from, err = readCheckpoint(r.folder.checkpoint(r.savedStep)); err == nil {
+			r.state = from.state
+		}
+		return err
+	})
+	return from, err
 }
 
 // openResumed locks the folder of the run to resume, removes parts of checkpoints that a kill has left, and takes the
@@ -170,9 +205,9 @@ func (r *runner) openData(ctx context.Context) (err error) {
 		return err
 	}
 	r.showSkipped()
-	r.shape = corpus.Shape{Batch: r.Batch, Seq: r.Context}
+	r.shape.Seq = r.Context
 	if r.Packed {
-		r.shape.Documents = r.Batch * (1 + r.Context/leastDocument)
+		r.shape.Documents = r.shape.Batch * (1 + r.Context/leastDocument)
 	}
 	_, err = r.corpus.HeldOut(r.shape, 1) // report now that the data are too short
 	return err

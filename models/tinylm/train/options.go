@@ -47,7 +47,7 @@ type Options struct {
 	Init        string  `yaml:"init" fixed:"true" help:"weights to begin with, a safetensors file or a run folder; the model has their sizes"`
 	Seed        uint64  `yaml:"seed" fixed:"true" help:"seed of weights, order of the data and sample"`
 	Batch       int     `yaml:"batch" fixed:"true" help:"sequences that run at once"`
-	Accumulate  int     `yaml:"accumulate" fixed:"true" help:"batches per step; their gradients are added"`
+	Accumulate  int     `yaml:"accumulate" fixed:"true" help:"batches per step, whose gradients are added; several ranks share them; 0: one for each rank"`
 	Recompute   bool    `yaml:"recompute" help:"compute activations twice instead of keeping them: less memory, more time, the same results"`
 	Steps       int     `yaml:"steps" help:"steps to train for, instead of -minutes"`
 	Minutes     float64 `yaml:"minutes" help:"minutes to train for, evaluations included"`
@@ -71,7 +71,8 @@ type Options struct {
 	SaveMinutes float64 `yaml:"save-minutes" help:"minutes between checkpoints besides those at evaluations and the end; 0: no others"`
 	Keep        int     `yaml:"keep" help:"checkpoints to keep, beside the best one"`
 
-	Device    string `yaml:"device" help:"auto, cpu or cuda:N; auto is the first GPU, or the CPU"`
+	Device    string `yaml:"device" help:"auto, cpu or cuda:N; cuda:0,1, cuda:all or cpu:N train on several ranks; auto is the first GPU, or the CPU"`
+	Shard     bool   `yaml:"shard" help:"each rank keeps the optimizer's moments of a part of the weights (ZeRO-1): less memory, the same results"`
 	Precision string `yaml:"precision" help:"of the activations: f32, bf16 or fp16, the last two on a GPU"`
 	Out       string `yaml:"-" fixed:"true" help:"folder of the run, which is made; empty: one of today's date and time below runs"`
 
@@ -93,7 +94,7 @@ func Preset(name string) (Options, error) {
 		return Options{}, err
 	}
 	o := Options{
-		Preset: name, TextField: "text", Seed: 1, Batch: 6, Accumulate: 1, Minutes: 2,
+		Preset: name, TextField: "text", Seed: 1, Batch: 6, Minutes: 2,
 		Optimizer: muonOptimizer, LR: 6e-3, Warmup: 0.03, Schedule: cosineSchedule, Floor: 0.05, Beta2: 0.95,
 		Decay: 0.1, Clip: 1,
 		EvalTokens: 16 << 10, FinalEval: 256 << 10, Sample: 400, Temperature: 0.8, TopK: 40,
@@ -158,7 +159,7 @@ func (o *Options) Validate() error {
 		name        string
 		v, from, to int
 	}{
-		{"batch", o.Batch, 1, maxTokens}, {"accumulate", o.Accumulate, 1, maxTokens}, {"steps", o.Steps, 0, maxSteps},
+		{"batch", o.Batch, 1, maxTokens}, {"accumulate", o.Accumulate, 0, maxTokens}, {"steps", o.Steps, 0, maxSteps},
 		{"eval-every", o.EvalEvery, 0, math.MaxInt}, {"eval-tokens", o.EvalTokens, 1, maxTokens},
 		{"final-eval", o.FinalEval, 0, maxTokens}, {"sample", o.Sample, 0, maxTokens}, {"keep", o.Keep, 1, 1 << 20},
 		{"phi-hidden", o.PhiHidden, 0, maxTokens},

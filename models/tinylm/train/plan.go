@@ -24,18 +24,25 @@ type memoryNeed struct {
 
 // checkMemory plans the run and prints the memory that it needs. It returns an error if that is more than is free.
 func (r *runner) checkMemory(c tinylm.Config) error {
-	eval, err := tinylm.NewPlan(c, r.Batch, r.Context, r.evalOptions()...)
+	eval, err := tinylm.NewPlan(c, r.shape.Batch, r.Context, r.evalOptions()...)
 	if err != nil {
 		return err
 	}
-	need, flops, err := r.plan(c, eval, r.Recompute)
+	need, flops, err := r.plan(c, eval, r.Recompute, r.Shard)
 	if err != nil {
 		return err
 	}
 	r.memoryNeed = need
 	line := fmt.Sprintf("device: %s, %v; memory: %v", cuda.Describe(r.backend), r.precision, need)
+	if r.group != nil {
+		other, _, err := r.plan(c, eval, r.Recompute, !r.Shard)
+		if err != nil {
+			return err
+		}
+		line = fmt.Sprintf("%d ranks, each on a %s (-shard=%v: %v)", r.size(), line, !r.Shard, other)
+	}
 	if r.verbose && !r.Recompute && c.Layers > 1 {
-		less, more, err := r.plan(c, eval, true)
+		less, more, err := r.plan(c, eval, true, r.Shard)
 		if err != nil {
 			return err
 		}
@@ -79,8 +86,8 @@ func (r *runner) limitHeap() {
 }
 
 // plan returns the memory of the run, given the plan of its evaluation, and the arithmetic of a micro-batch in FLOPs.
-func (r *runner) plan(c tinylm.Config, eval graph.Plan, recompute bool) (n memoryNeed, flops float64, err error) {
-	train, err := tinylm.NewPlan(c, r.Batch, r.Context, r.trainOptions(recompute)...)
+func (r *runner) plan(c tinylm.Config, eval graph.Plan, recompute, shard bool) (n memoryNeed, flops float64, err error) {
+	train, err := tinylm.NewPlan(c, r.shape.Batch, r.Context, r.trainOptions(recompute, shard)...)
 	if err != nil {
 		return n, 0, err
 	}
@@ -139,14 +146,14 @@ func (r *runner) openModels() (err error) {
 	case r.state.Scale == nil:
 		r.state.Scale = optim.NewLossScale()
 	}
-	if r.model, err = tinylm.NewModel(r.weights, r.Batch, r.Context, r.trainOptions(r.Recompute)...); err != nil {
+	if r.model, err = tinylm.NewModel(r.weights, r.shape.Batch, r.Context, r.trainOptions(r.Recompute, r.Shard)...); err != nil {
 		return err
 	}
 	r.closers.Add(r.model.Close)
 	if r.losses, err = r.model.LossReader(); err != nil {
 		return err
 	}
-	if r.eval, err = tinylm.NewModel(r.weights, r.Batch, r.Context, r.evalOptions()...); err != nil {
+	if r.eval, err = tinylm.NewModel(r.weights, r.shape.Batch, r.Context, r.evalOptions()...); err != nil {
 		return err
 	}
 	r.closers.Add(r.eval.Close)
@@ -163,10 +170,16 @@ func (r *runner) checkMachineOptions() error {
 }
 
 // trainOptions returns the options of the model that trains.
-func (r *runner) trainOptions(recompute bool) []tinylm.ModelOption {
+func (r *runner) trainOptions(recompute, shard bool) []tinylm.ModelOption {
 	list := append(r.modelOptions(), tinylm.WithOptimizer(r.solver), tinylm.WithMachine(append(r.machineOptions(),
 		graph.WithCapture())...))
-	if r.Accumulate > 1 {
+	if r.group != nil {
+		list = append(list, tinylm.WithGroup(r.group))
+	}
+	if shard {
+		list = append(list, tinylm.WithMachine(graph.WithShardedStates()))
+	}
+	if r.batches > 1 {
 		list = append(list, tinylm.WithAccumulation())
 	}
 	if r.precision == graph.FP16 {

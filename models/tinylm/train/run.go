@@ -15,6 +15,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/dist"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
@@ -41,6 +42,9 @@ type Result struct {
 // wrong with the arguments is an error before the first step, and no folder is made. When ctx ends, Run finishes its
 // step and writes a checkpoint. It then returns *Interrupted after a signal (see OnSignals), else the cause of ctx.
 // After another error the last checkpoint remains.
+//
+// A process that a launcher has started, such as Launch or torchrun (see dist.FromEnv), is a rank of a run of several.
+// Rank 0 shows the progress, writes the folder and returns the Result; the others return nil.
 func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 	if ctx == nil || o == nil {
 		return nil, errors.New("train: no context, or no options")
@@ -50,25 +54,61 @@ func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	b, err := cuda.Select(o.Device)
+	job, launched, err := dist.FromEnv()
+	if err != nil {
+		return nil, fault.In("train", "", err)
+	}
+	device := o.Device
+	var group graph.Group
+	if launched {
+		if device, err = deviceOf(o.Device, job.LocalRank); err != nil {
+			return nil, command.UsageError(command.Flag("device", o.Device, err))
+		}
+		g, err := dist.Join(ctx, job)
+		if err != nil {
+			return nil, fault.In("train", "", err)
+		}
+		defer func() {
+			g.Fail(err)
+			err = errors.Join(err, g.Close())
+		}()
+		group = g
+	} else if list, several := devices(o.Device); several != nil || len(list) > 1 {
+		err := cmp.Or(several, errors.New("several devices want a process each: see Launch"))
+		return nil, command.UsageError(command.Flag("device", o.Device, err))
+	}
+	b, err := cuda.Select(device)
 	if err != nil {
 		return nil, command.UsageError(command.Flag("device", o.Device, err))
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	return runOn(ctx, b, o, w)
+	return runOn(ctx, b, group, o, w)
 }
 
-// runOn is Run on a backend, which it does not close.
-func runOn(ctx context.Context, b graph.Backend, o *Options, w io.Writer) (_ *Result, err error) {
-	r := &runner{Options: *o, backend: b, display: newDisplay(w), began: time.Now(), savedStep: -1}
+// runOn is Run on a backend and as a rank of a group, which it does not close. The group may be nil.
+func runOn(ctx context.Context, b graph.Backend, g graph.Group, o *Options, w io.Writer) (_ *Result, err error) {
+	r := &runner{Options: *o, backend: b, began: time.Now(), savedStep: -1}
+	r.ranks, ctx = newRanks(ctx, g)
+	if !r.leads() {
+		w = io.Discard
+	}
+	r.display = newDisplay(w)
 	_ = revision() // before there is a lock, which a child such as git could keep after the end of this process
-	defer func() { err = errors.Join(err, r.closers.Close()) }()
+	defer func() {
+		if r.group != nil && err != nil && !errors.As(err, new(*Interrupted)) {
+			r.group.Fail(err) // before the models wait for other ranks
+		}
+		err = errors.Join(err, r.closers.Close())
+	}()
 	if err := r.open(ctx); err != nil {
 		return nil, r.exitError(ctx, err)
 	}
 	result, err := r.trainAndFinish(ctx)
 	if err != nil {
 		err = r.exitError(ctx, err)
+	}
+	if !r.leads() {
+		result = nil
 	}
 	return result, err
 }
@@ -97,6 +137,7 @@ func (r *runner) exitError(ctx context.Context, err error) error {
 // runner is the work of one process on a run: a run that is resumed has a new one.
 type runner struct {
 	Options
+	ranks
 
 	// What it trains, and on what.
 	backend    graph.Backend
@@ -104,6 +145,7 @@ type runner struct {
 	corpus     *corpus.Corpus
 	skipped    []corpus.Skipped // of the corpus, as it was said
 	shape      corpus.Shape
+	batches    int // of a step on this rank
 	reader     *corpus.Reader
 	memoryNeed memoryNeed
 	toLower    string // advice on too little memory, if it is not the usual one
@@ -177,6 +219,9 @@ func (r *runner) trainAndFinish(ctx context.Context) (res *Result, err error) {
 		res = r.result()
 	}
 	r.display.end()
+	if !r.leads() {
+		return res, err
+	}
 	if folderErr := r.ownFolder(); folderErr != nil {
 		r.warnIf(folderErr)
 		return res, err
@@ -192,19 +237,54 @@ func (r *runner) trainAndFinish(ctx context.Context) (res *Result, err error) {
 	return res, err
 }
 
+// action is what a run does next.
+type action struct {
+	What work
+	At   int // of a step: its place in the schedule
+}
+
+type work int
+
+const (
+	takeStep work = iota
+	evaluateWeights
+	writeCheckpoint
+	endTraining
+)
+
+// next returns what the run does next.
+func (r *runner) next() action {
+	switch {
+	case r.progress() >= 1:
+		return action{What: endTraining}
+	case r.evaluationDue():
+		return action{What: evaluateWeights}
+	case r.saveDue():
+		return action{What: writeCheckpoint}
+	case r.Steps > 0:
+		return action{At: r.state.Step}
+	}
+	return action{At: int(r.progress() * ticks)}
+}
+
 // train takes the steps, with the evaluations and checkpoints between them.
 func (r *runner) train(ctx context.Context) error {
-	for r.progress() < 1 {
-		var err error
+	for {
+		do, err := decide(&r.ranks, "what to do next", r.next())
 		switch {
+		case err != nil:
+			return err
+		case do.What == endTraining:
+			r.state.Elapsed = time.Since(r.start)
+			return r.awaitAll()
 		case ctx.Err() != nil:
 			return r.stopped(ctx)
-		case r.evaluationDue():
+		case do.What == evaluateWeights:
 			err = r.evaluate(ctx)
-		case r.saveDue():
-			err = r.trySave()
+		case do.What == writeCheckpoint:
+			err = r.trySave(ctx)
 		default:
-			if err = r.step(ctx); err == nil && r.hooks.stepped != nil {
+			if err = r.step(ctx, do.At); err == nil && r.hooks.stepped != nil {
 				r.hooks.stepped(r.state.Step)
 			}
 		}
@@ -219,8 +299,6 @@ func (r *runner) train(ctx context.Context) error {
 			return err
 		}
 	}
-	r.state.Elapsed = time.Since(r.start)
-	return r.awaitAll()
 }
 
 // stopped writes a checkpoint, unless the last step has one, and returns why ctx has ended.
@@ -253,6 +331,13 @@ func (r *runner) finish(ctx context.Context) (*Result, error) {
 		return r.result(), err
 	}
 	res := r.result()
+	return res, r.lead(ctx, "the final evaluation and the sample", func(ctx context.Context) error {
+		return r.finishBest(ctx, res)
+	})
+}
+
+// finishBest is the part of finish with the best weights, on one rank.
+func (r *runner) finishBest(ctx context.Context, res *Result) error {
 	if res.BestStep != r.state.Step {
 		best := r.folder.checkpoint(res.BestStep)
 		_, err := verifyCheckpoint(best)
@@ -267,17 +352,17 @@ func (r *runner) finish(ctx context.Context) (*Result, error) {
 		}
 	}
 	if err := r.ownFolder(); err != nil {
-		return res, err
+		return err
 	}
 	if err := writeFinal(string(r.folder), r.weights); err != nil {
-		return res, err
+		return err
 	}
 	if err := r.evaluateAndSample(ctx, res); err != nil {
-		return res, err
+		return err
 	}
 	r.showSkipped()
 	r.warnIf(r.log.Event("end", map[string]any{"tokens": res.Tokens, "waits": res.Waits, "held_out": res.HeldOutLoss}))
-	return res, r.describe(res)
+	return r.describe(res)
 }
 
 // Interrupted is the error of a run that a signal has stopped. Parse with -resume continues from its checkpoint.

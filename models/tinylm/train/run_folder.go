@@ -206,7 +206,7 @@ func (r *runner) readHistory() error {
 			break
 		}
 	}
-	r.history = append(r.history, process{os.Args, r.began, r.state.Step, string(r.YAML()), kernels})
+	r.history = append(r.history, process{os.Args, r.began, r.state.Step, string(r.YAML()), kernels, r.size()})
 	return nil
 }
 

@@ -17,9 +17,17 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
+// moments returns the state of the solver for a checkpoint. All ranks call it.
+func (r *runner) moments() (safetensors.File, error) {
+	if !r.Shard && !r.leads() {
+		return safetensors.File{}, nil
+	}
+	return r.solver.State()
+}
+
 // save writes a checkpoint, then removes the old ones that are not kept. A folder with the name of a checkpoint is
 // always complete, whatever happens to the program or the disk meanwhile. After an error the state is as it was.
-func (r *runner) save() error {
+func (r *runner) save(solver safetensors.File) error {
 	s := r.state
 	s.Best, s.Elapsed = s.best(), time.Since(r.start)
 	if err := r.ownFolder(); err != nil {
@@ -28,7 +36,7 @@ func (r *runner) save() error {
 	r.warnIf(r.log.Save()) // first, so that the record of a run resumed from here has all steps
 	path := r.folder.checkpoint(s.Step)
 	part := filepath.Join(filepath.Dir(path), partPrefix+filepath.Base(path))
-	err := r.writePart(part, &s)
+	err := r.writePart(part, &s, solver)
 	if err == nil {
 		err = r.ownFolder() // meanwhile it may have been replaced
 	}
@@ -52,16 +60,12 @@ func (r *runner) save() error {
 }
 
 // writePart writes the files of a checkpoint with state s into a new folder, and to the disk.
-func (r *runner) writePart(part string, s *state) error {
+func (r *runner) writePart(part string, s *state, solver safetensors.File) error {
 	if err := errors.Join(os.MkdirAll(filepath.Dir(part), 0o755), os.RemoveAll(part)); err != nil {
 		return err
 	}
 	r.warnIf(r.restoreFolder())
 	if err := os.Mkdir(part, 0o755); err != nil {
-		return err
-	}
-	solver, err := r.solver.State()
-	if err != nil {
 		return err
 	}
 	text, err := json.MarshalIndent(s, "", "\t")
@@ -98,24 +102,38 @@ func (r *runner) saveDue() bool {
 	return (r.SaveMinutes > 0 || r.saveFailed) && r.savedStep != r.state.Step && time.Now().After(r.saveAt)
 }
 
-// trySave writes a checkpoint. If that fails, it warns, and the run tries again in a minute: a full disk may have room
-// again. Weights that are not finite end the run.
-func (r *runner) trySave() error {
+// trySave has rank 0 write a checkpoint. If that fails, it warns, and the run tries again in a minute: a full disk may
+// have room again. Weights that are not finite end the run.
+func (r *runner) trySave(ctx context.Context) error {
+	return r.writeCheckpoint(ctx, func(_ context.Context, solver safetensors.File) error {
+		r.saveAt = time.Now().Add(r.saveEvery())
+		err := r.save(solver)
+		if errors.Is(err, safetensors.ErrNotFinite) {
+			return fmt.Errorf("%w (%s)", err, r.resumeHint())
+		}
+		if r.saveFailed = err != nil; r.saveFailed {
+			r.saveAt = time.Now().Add(time.Minute)
+			r.warn("%v; the run continues and tries again in a minute", err)
+		}
+		return nil
+	})
+}
+
+// writeCheckpoint has rank 0 call write with the state of the solver.
+func (r *runner) writeCheckpoint(ctx context.Context, write func(context.Context, safetensors.File) error) error {
 	if err := r.awaitAll(); err != nil {
 		return err
 	}
 	r.phase("saving")
-	r.saveAt = time.Now().Add(r.saveEvery())
-	err := r.save()
-	if errors.Is(err, safetensors.ErrNotFinite) {
-		return fmt.Errorf("%w (%s)", err, r.resumeHint())
+	solver, err := r.moments()
+	if err == nil {
+		err = r.lead(ctx, "a checkpoint", func(ctx context.Context) error { return write(ctx, solver) })
 	}
-	if r.saveFailed = err != nil; r.saveFailed {
-		r.saveAt = time.Now().Add(time.Minute)
-		r.warn("%v; the run continues and tries again in a minute", err)
+	if err == nil {
+		r.savedStep, err = decide(&r.ranks, "the step of the checkpoint", r.savedStep)
 	}
 	r.rateSince = time.Now()
-	return nil
+	return err
 }
 
 // How often, and for how long, a run that has ended tries to write its last checkpoint.
@@ -124,31 +142,28 @@ const (
 	retryFor   = time.Hour
 )
 
-// saveOrWait writes the last checkpoint. If that fails, it waits for room on the disk and tries again, so that the run
-// is not lost.
+// saveOrWait has rank 0 write the last checkpoint, if there is none of this step. If that fails, it waits for room on
+// the disk and tries again, so that the run is not lost.
 func (r *runner) saveOrWait(ctx context.Context) error {
-	if err := r.awaitAll(); err != nil {
-		return err
+	if r.savedStep == r.state.Step {
+		return r.awaitAll()
 	}
-	r.phase("saving")
-	every := cmp.Or(r.hooks.retryEvery, retryEvery)
-	for end := time.Now().Add(cmp.Or(r.hooks.retryFor, retryFor)); r.savedStep != r.state.Step; {
-		err := r.save()
-		if err == nil {
-			break
+	return r.writeCheckpoint(ctx, func(ctx context.Context, solver safetensors.File) error {
+		every := cmp.Or(r.hooks.retryEvery, retryEvery)
+		for end := time.Now().Add(cmp.Or(r.hooks.retryFor, retryFor)); ; {
+			err := r.save(solver)
+			if err == nil || time.Now().After(end) || errors.Is(err, safetensors.ErrNotFinite) {
+				return err
+			}
+			r.display.warn("%v; trying again every %v until %v", err, every, end.Format(time.TimeOnly))
+			select {
+			case <-ctx.Done():
+				return err
+			case <-time.After(every):
+				r.watchdog.alive()
+			}
 		}
-		if time.Now().After(end) || errors.Is(err, safetensors.ErrNotFinite) {
-			return err
-		}
-		r.display.warn("%v; trying again every %v until %v", err, every, end.Format(time.TimeOnly))
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(every):
-			r.watchdog.alive()
-		}
-	}
-	return nil
+	})
 }
 
 // saveEvery returns the time between checkpoints that no evaluation writes.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -27,7 +28,8 @@ type pendingStep struct {
 	Loss     float64 `json:"loss"`            // nats per token
 	GradNorm float64 `json:"grad_norm"`
 
-	batches []*corpus.Batch
+	batches []*corpus.Batch // of this rank
+	targets int             // of all ranks
 }
 
 // microBatch is one of the runs of a step.
@@ -42,20 +44,13 @@ type dataError struct{ error }
 func (e *dataError) Unwrap() error { return e.error }
 
 // step enqueues a step and finishes the step before it. On the host, which has waited for the step in any case, it
-// finishes this one.
-func (r *runner) step(ctx context.Context) error {
+// finishes this one. at is its place in the schedule.
+func (r *runner) step(ctx context.Context, at int) error {
 	r.watchdog.phase("waiting for data")
-	at := r.state.Step
-	if r.Steps == 0 {
-		at = int(r.progress() * ticks)
-	}
 	s := &pendingStep{Number: r.state.Step + 1, LR: r.schedule().At(at)}
-	for range r.Accumulate {
-		b, err := r.reader.Next(ctx)
-		if err != nil {
-			return &dataError{err}
-		}
-		s.batches = append(s.batches, b)
+	after, err := r.readBatches(ctx, s)
+	if err != nil {
+		return err
 	}
 	r.watchdog.phase(fmt.Sprintf("in step %d", s.Number))
 	r.state.Pending = append(r.state.Pending, s)
@@ -68,11 +63,44 @@ func (r *runner) step(ctx context.Context) error {
 		return fmt.Errorf("step %d: %w", s.Number, err)
 	}
 	r.state.Step++
-	r.state.Cursor = s.batches[r.Accumulate-1].After
+	r.state.Cursor = after
 	if !r.host() && len(r.state.Pending) == 1 {
 		return nil
 	}
 	return r.finishOldest()
+}
+
+// readBatches reads the batches of a step, of which s gets those of this rank, and returns the cursor after them. Every
+// rank reads all, so that the cursor is that of the run.
+func (r *runner) readBatches(ctx context.Context, s *pendingStep) (after corpus.Cursor, err error) {
+	for i := range r.batches * r.size() {
+		var b *corpus.Batch
+		if b, err = r.reader.Next(ctx); err != nil {
+			break
+		}
+		after = b.After
+		s.targets += b.Targeted
+		if i%r.size() == r.rank() {
+			s.batches = append(s.batches, b)
+		}
+	}
+	own := ""
+	if err != nil {
+		own = err.Error()
+	}
+	all, failed := share(&r.ranks, "the batches", own)
+	if failed != nil {
+		return after, failed
+	}
+	for rank, text := range all {
+		if text != "" && err == nil {
+			err = fmt.Errorf("rank %d: %s", rank, text)
+		}
+	}
+	if err != nil {
+		return after, &dataError{err}
+	}
+	return after, nil
 }
 
 // stepTokens returns the number of tokens of a step.
@@ -80,9 +108,10 @@ func (r *runner) stepTokens() int { return r.Accumulate * r.Batch * r.Context }
 
 // enqueue enqueues a step and the copies of its losses and norm.
 func (r *runner) enqueue(s *pendingStep) error {
-	targets := 0
-	for _, b := range s.batches {
-		targets += b.Targeted
+	if r.group != nil {
+		if err := r.model.SetStepTargets(s.targets); err != nil {
+			return err
+		}
 	}
 	if r.state.Scale != nil {
 		s.Scale = r.state.Scale.Value()
@@ -96,7 +125,7 @@ func (r *runner) enqueue(s *pendingStep) error {
 	for i, b := range s.batches {
 		fill(r.model, b)
 		launch := r.model.Run
-		if i == r.Accumulate-1 {
+		if i == len(s.batches)-1 {
 			launch = func() error { return r.model.Step() }
 		}
 		if err := launch(); err != nil {
@@ -108,7 +137,7 @@ func (r *runner) enqueue(s *pendingStep) error {
 				return err
 			}
 		}
-		r.unread = append(r.unread, &microBatch{s, float64(b.Targeted) / float64(max(1, targets))})
+		r.unread = append(r.unread, &microBatch{s, float64(b.Targeted) / float64(max(1, s.targets))})
 		if err := r.losses.Fetch(); err != nil {
 			return err
 		}
@@ -148,6 +177,14 @@ func (r *runner) awaitResults(s *pendingStep) (err error) {
 			return err
 		}
 	}
+	losses, err := share(&r.ranks, "the loss", math.Float64bits(s.Loss)) // JSON has no NaN
+	if err != nil {
+		return err
+	}
+	s.Loss = 0
+	for _, bits := range losses {
+		s.Loss += math.Float64frombits(bits)
+	}
 	if s.GradNorm, err = r.norms.Next(); err != nil {
 		return err
 	}
@@ -159,6 +196,10 @@ func (r *runner) awaitResults(s *pendingStep) (err error) {
 		keep := min(0.95, 1-1/float64(s.Number))
 		r.state.MeanLoss = keep*r.state.MeanLoss + (1-keep)*s.Loss
 	}
+	r.watchdog.alive()
+	if !r.leads() {
+		return nil
+	}
 	now := time.Now()
 	rate := float64(r.stepTokens()) / now.Sub(r.rateSince).Seconds()
 	r.rateSince = now
@@ -166,7 +207,6 @@ func (r *runner) awaitResults(s *pendingStep) (err error) {
 		Number: s.Number, Time: now, Tokens: int64(s.Number * r.stepTokens()), Loss: s.Loss, LR: s.LR, GradNorm: s.GradNorm,
 		TokensPerSec: rate,
 	})
-	r.watchdog.alive()
 	r.display.step(r, rate)
 	r.warnOfDivergence()
 	return nil
@@ -227,7 +267,7 @@ func (r *runner) findNotFinite(batches []*corpus.Batch) (err error) {
 	if err := (safetensors.File{Tensors: r.weights.Tensors}).CheckFinite(); err != nil {
 		return err
 	}
-	m, err := tinylm.NewModel(r.weights, r.Batch, r.Context, append(r.modelOptions(), tinylm.WithGradients(),
+	m, err := tinylm.NewModel(r.weights, r.shape.Batch, r.Context, append(r.modelOptions(), tinylm.WithGradients(),
 		tinylm.WithMachine(append(r.machineOptions(), graph.WithNaNWatch(), graph.WithInfWatch())...))...)
 	if err != nil {
 		return err

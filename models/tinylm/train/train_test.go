@@ -2,6 +2,7 @@ package train
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -141,7 +142,7 @@ func testNotFinite(t *testing.T, b graph.Backend, precision string) {
 	folder := newFolder(t)
 	args := smallArgs(t, 20, "-lr", "1e18", "-warmup", "0", "-decay", "0", "-eval-every", "1", "-precision", precision,
 		"-out", folder)
-	r, err := runOn(t.Context(), b, parse(t, args...), io.Discard)
+	r, err := runOn(t.Context(), b, nil, parse(t, args...), io.Discard)
 	require.ErrorContains(t, err, "lower -lr")
 	require.Regexp(t,
 		`element \d+ of the result, near (layers\.\d\.[a-z._0-9]+|embed|norm|head)\.weight, is (NaN|[+-]Inf)`, err.Error())
@@ -174,24 +175,24 @@ func TestNoCheckpointThatIsNotFinite(t *testing.T) {
 	r := &runner{Options: *parse(t, args...), backend: graph.NewCPU(0), display: newDisplay(io.Discard)}
 	defer func() { require.NoError(t, r.closers.Close()) }()
 	require.NoError(t, r.open(t.Context()))
-	require.NoError(t, r.step(t.Context()))
-	require.NoError(t, r.trySave())
-	require.NoError(t, r.step(t.Context()))
+	require.NoError(t, r.step(t.Context(), r.state.Step))
+	require.NoError(t, r.trySave(t.Context()))
+	require.NoError(t, r.step(t.Context(), r.state.Step))
 	require.Equal(t, []int{1}, stepsOf(t, string(r.folder)))
 
 	unread := &r.weights.Tensors["embed.weight"].Float32s()[255*32] // byte 255 is not in the data
 	good := *unread
 	*unread = float32(math.Inf(1))
-	for _, save := range []func() error{r.trySave, func() error { return r.saveOrWait(t.Context()) }} {
-		err := save()
+	for _, save := range []func(context.Context) error{r.trySave, r.saveOrWait} {
+		err := save(t.Context())
 		require.ErrorIs(t, err, safetensors.ErrNotFinite)
 		require.ErrorContains(t, err, "element 8160 of embed.weight")
 	}
-	require.ErrorContains(t, r.trySave(), "continues from step 1)")
+	require.ErrorContains(t, r.trySave(t.Context()), "continues from step 1)")
 	require.Equal(t, []int{1}, stepsOf(t, string(r.folder)))
 
 	*unread = good
-	require.NoError(t, r.trySave())
+	require.NoError(t, r.trySave(t.Context()))
 	require.Equal(t, []int{1, 2}, stepsOf(t, string(r.folder)))
 }
 
@@ -250,7 +251,7 @@ func TestStalls(t *testing.T) {
 				return list
 			}
 		}
-		r, err := runOn(t.Context(), f, o, said)
+		r, err := runOn(t.Context(), f, nil, o, said)
 		require.NoError(t, err)
 		require.Equal(t, 8, r.Steps)
 		count := strings.Count(said.String(), "warning: no progress for ")

@@ -11,6 +11,9 @@ import (
 func (r *runner) warn(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	r.display.warn("%s", text)
+	if r.log == nil { // on ranks other than 0
+		return
+	}
 	if err := r.log.Event("warning", map[string]any{"text": text}); err != nil {
 		r.display.warn("%v", err)
 	}

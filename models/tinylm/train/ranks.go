@@ -1,0 +1,291 @@
+package train
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/dist"
+	"github.com/gorgonia-nsa/nsa/internal/command"
+)
+
+// Launch runs this program again with its own arguments, once for each device of o.Device, if that names several and no
+// launcher has started this process: the processes are the ranks of one run, and this one only waits for them. launched
+// reports whether it did so. When ctx ends, the ranks finish their step and write a checkpoint. See dist.Launch.
+func Launch(ctx context.Context, o *Options) (launched bool, err error) {
+	if ctx == nil || o == nil {
+		return false, errors.New("train: no context, or no options")
+	}
+	if _, child, err := dist.FromEnv(); child || err != nil {
+		return false, nil // Run says what is wrong
+	}
+	list, err := devices(o.Device)
+	if err != nil || len(list) == 1 {
+		return err != nil, command.UsageError(command.Flag("device", o.Device, err))
+	}
+	return true, dist.Launch(ctx, len(list), dist.Command{})
+}
+
+// devices returns the names of the devices that -device names, one for each rank.
+func devices(name string) ([]string, error) {
+	kind, which, _ := strings.Cut(name, ":")
+	count := 0
+	var list []string
+	switch {
+	case kind == "cuda" && which == "all":
+		var err error
+		if count, err = cuda.Count(); err != nil {
+			return nil, err
+		}
+		for i := range count {
+			list = append(list, fmt.Sprint("cuda:", i))
+		}
+	case kind == "cuda" && strings.Contains(which, ","):
+		for number := range strings.SplitSeq(which, ",") {
+			list = append(list, "cuda:"+strings.TrimSpace(number))
+		}
+	case kind == "cpu" && which != "":
+		n, err := strconv.Atoi(which)
+		if err != nil || n < 1 || n > maxRanks {
+			return nil, fmt.Errorf("want cpu:N, N ranks on the processor, 1 to %d", maxRanks)
+		}
+		list = slices.Repeat([]string{"cpu"}, n)
+	default:
+		list = []string{name}
+	}
+	slices.Sort(list)
+	if kind == "cuda" && len(slices.Compact(slices.Clone(list))) < len(list) {
+		return nil, errors.New("names a GPU twice: a rank needs one of its own")
+	}
+	return list, nil
+}
+
+// maxRanks bounds the ranks on one processor.
+const maxRanks = 64
+
+// deviceOf returns the name of the device of a rank that a launcher has started as the given one of its host.
+func deviceOf(name string, localRank int) (string, error) {
+	switch name {
+	case "cuda":
+		return fmt.Sprint("cuda:", localRank), nil
+	case "auto":
+		if n, err := cuda.Count(); err != nil || n == 0 {
+			return "cpu", nil
+		}
+		return fmt.Sprint("cuda:", localRank), nil
+	}
+	list, err := devices(name)
+	switch {
+	case err != nil:
+		return "", err
+	case len(list) == 1:
+		return list[0], nil
+	case localRank >= len(list):
+		return "", fmt.Errorf("names %d devices, and this host has a rank %d (from 0)", len(list), localRank)
+	}
+	return list[localRank], nil
+}
+
+// ranks are the processes of a run, and what they tell each other. The zero value is a run of one process.
+type ranks struct {
+	group graph.Group             // nil for one process
+	outer context.Context         // of this process
+	stop  context.CancelCauseFunc // of the context of the run: the ranks agree on when it ends
+}
+
+// newRanks returns the ranks of a group and the context of their run, which ends on all of them between the same two
+// steps when that of one process has ended.
+func newRanks(ctx context.Context, g graph.Group) (ranks, context.Context) {
+	if g == nil || g.Size() == 1 {
+		return ranks{}, ctx
+	}
+	r := ranks{group: g, outer: ctx}
+	ctx, r.stop = context.WithCancelCause(context.WithoutCancel(ctx))
+	return r, ctx
+}
+
+func (r *ranks) rank() int {
+	if r.group == nil {
+		return 0
+	}
+	return r.group.Rank()
+}
+
+func (r *ranks) size() int {
+	if r.group == nil {
+		return 1
+	}
+	return r.group.Size()
+}
+
+// leads reports whether this rank decides, shows the progress and writes the run folder.
+func (r *ranks) leads() bool { return r.rank() == 0 }
+
+// message is what a rank sends to all: a value, and why its process has to stop.
+type message[T any] struct {
+	Signal syscall.Signal `json:",omitempty"`
+	Cause  string         `json:",omitempty"`
+	Value  T
+}
+
+// share sends a value to all ranks and returns those of all, by rank. All ranks call it in the same order. If the process
+// of one has to stop, the contexts of all runs have ended afterwards.
+func share[T any](r *ranks, what string, own T) ([]T, error) {
+	if r.group == nil {
+		return []T{own}, nil
+	}
+	m := message[T]{Value: own}
+	if r.outer.Err() != nil {
+		m.Cause = context.Cause(r.outer).Error()
+		if s, ok := command.StopOf(r.outer); ok {
+			m.Signal = s.Signal
+		}
+	}
+	data, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	texts, err := r.group.AllGather(what, data)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]T, len(texts))
+	for rank, text := range texts {
+		var theirs message[T]
+		if err := json.Unmarshal(text, &theirs); err != nil {
+			return nil, fmt.Errorf("%s: rank %d: %w", what, rank, err)
+		}
+		all[rank] = theirs.Value
+		switch {
+		case theirs.Signal != 0:
+			r.stop(command.Stop{Signal: theirs.Signal})
+		case theirs.Cause != "" && rank == r.rank():
+			r.stop(context.Cause(r.outer))
+		case theirs.Cause != "":
+			r.stop(fmt.Errorf("rank %d: %s", rank, theirs.Cause))
+		}
+	}
+	return all, nil
+}
+
+// decide returns the choice of rank 0.
+func decide[T any](r *ranks, what string, choice T) (T, error) {
+	all, err := share(r, what, choice)
+	if err != nil {
+		return choice, err
+	}
+	return all[0], nil
+}
+
+// signEvery is the time between the signs that a rank gives while it works alone.
+const signEvery = time.Second
+
+// together runs f on all ranks and returns when all have ended. It may take as long as it likes: no deadline counts. An
+// error of a rank is one of all. The context of f ends with ctx, and when the job fails.
+func (r *ranks) together(ctx context.Context, what string, f func(context.Context) error) error {
+	if r.group == nil {
+		return f(ctx)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ended := make(chan error, 1)
+	go func() { ended <- f(ctx) }()
+	type state struct {
+		Ended bool
+		Err   string
+	}
+	var own error
+	for mine := (state{}); ; {
+		if !mine.Ended {
+			select {
+			case own = <-ended:
+				if mine.Ended = true; own != nil {
+					mine.Err = own.Error()
+				}
+			case <-time.After(signEvery):
+			}
+		}
+		all, err := share(r, what, mine)
+		if err != nil {
+			if cancel(err); !mine.Ended {
+				own = <-ended
+			}
+			return cmp.Or(own, err)
+		}
+		if slices.ContainsFunc(all, func(s state) bool { return !s.Ended }) {
+			continue
+		}
+		for rank, s := range all {
+			if s.Err != "" && own == nil {
+				own = fmt.Errorf("rank %d: %s", rank, s.Err)
+			}
+		}
+		return own
+	}
+}
+
+// lead is together for work of rank 0 alone.
+func (r *ranks) lead(ctx context.Context, what string, f func(context.Context) error) error {
+	return r.together(ctx, what, func(ctx context.Context) error {
+		if !r.leads() {
+			return nil
+		}
+		return f(ctx)
+	})
+}
+
+// agree compares what must be equal on all ranks: the code, the data, the model, and all options but the names of files
+// and devices.
+func (r *runner) agree() error {
+	if r.group == nil {
+		return nil
+	}
+	facts := map[string]string{"code": revision(), "data": r.corpus.Hash(), "step to begin after": strconv.Itoa(r.state.Step),
+		"device": r.backend.Device().Kind}
+	fields := optionFields()
+	r.flags().VisitAll(func(f *flag.Flag) {
+		switch f.Name {
+		case "data", "eval-data", "tokenizer", "init", "device", "out":
+		default:
+			if _, option := fields[f.Name]; option {
+				facts["-"+f.Name] = f.Value.String()
+			}
+		}
+	})
+	return graph.Agree(r.group, facts)
+}
+
+// cut sets how many batches a step has on this rank, and how many windows a batch has. A step has -accumulate batches of
+// -batch windows in all, those of one rank after those of another: batch i·ranks + r is the i-th of rank r. Where the
+// ranks cannot share the batches evenly, as after a run on another number of ranks, the batches are smaller.
+func (r *runner) cut() error {
+	n := r.size()
+	if r.Accumulate == 0 {
+		r.Accumulate = n
+	}
+	windows := r.Accumulate * r.Batch
+	if windows%n != 0 {
+		return command.UsageError(fmt.Errorf("-accumulate %d batches of -batch %d windows: want a step that %d ranks can share",
+			r.Accumulate, r.Batch, n))
+	}
+	r.shape.Batch = gcd(r.Batch, windows/n)
+	r.batches = windows / n / r.shape.Batch
+	return nil
+}
+
+func gcd(a, b int) int {
+	for b > 0 {
+		a, b = b, a%b
+	}
+	return a
+}
