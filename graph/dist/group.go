@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -425,13 +426,22 @@ func (g *Group) lagging() string {
 	return " (" + strings.Join(list, ", ") + ")"
 }
 
-// watchParent fails the group when the process that has started this one ends.
+// watchParent fails the group when the process that has started this one ends. Nobody else would end this process if it
+// hangs, so it kills it if that does not close the group.
 func (g *Group) watchParent() {
 	_, _ = g.parent.Read(make([]byte, 1))
 	select {
 	case <-g.closing:
+		return
 	default:
-		g.Fail(errors.New("the process that started the ranks has ended"))
+	}
+	g.Fail(errors.New("the process that started the ranks has ended"))
+	select {
+	case <-g.closing:
+	case <-time.After(2 * defaultGrace):
+		if self, err := os.FindProcess(os.Getpid()); err == nil {
+			_ = self.Kill()
+		}
 	}
 }
 

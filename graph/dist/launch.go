@@ -31,10 +31,13 @@ type Command struct {
 	Grace          time.Duration // how long the others have to end after one has failed; 0 means 5 seconds
 }
 
+const defaultGrace = 5 * time.Second
+
 // Launch runs n processes of a program, the ranks of a job with a random secret and a port of the loopback interface,
 // and waits for them: see FromEnv. When ctx ends, it interrupts them, and waits for as long as they take. When one
-// fails, the others end by themselves, or get SIGTERM after Grace and SIGKILL after as long again. The error lists the ranks that have failed, the first
-// one first. The ranks end when this process does, however it ends.
+// fails, the others end by themselves, or get SIGTERM after Grace and SIGKILL after as long again. The error lists the
+// ranks that have failed, the first one first. When this process ends, however it ends, the groups of the ranks fail;
+// a rank that has not closed its group after 10 seconds kills itself.
 func Launch(ctx context.Context, n int, c Command) (err error) {
 	defer fault.Name(&err, "dist", fmt.Sprintf("%d ranks", n))
 	if n < 1 {
@@ -94,7 +97,7 @@ func Launch(ctx context.Context, n int, c Command) (err error) {
 		go func() { ranks[i].err = ranks[i].wait(); ended <- ranks[i] }()
 	}
 	_ = errors.Join(socket.Close(), listener.Close()) // rank 0 has it
-	return supervise(ctx, ranks[:n], ended, cmp.Or(c.Grace, 5*time.Second), err)
+	return supervise(ctx, ranks[:n], ended, cmp.Or(c.Grace, defaultGrace), err)
 }
 
 // process is a rank of Launch.

@@ -28,13 +28,14 @@ import (
 const (
 	childArgs = "TRAIN_TEST_ARGS"
 	childFake = "TRAIN_TEST_FAKE" // not empty: it runs on a device with its own memory and queues
-	// what it does after its first step: hang, wait for a signal, or kill itself some microseconds later
+	// what it does after its first step: hang, say so, wait for a signal, or kill itself some microseconds later
 	childHook = "TRAIN_TEST_HOOK"
+	// of a child that is rank 1 of a run: what goes wrong, see rankFaults
+	childFault = "TRAIN_TEST_FAULT"
 )
 
 func TestMain(m *testing.M) {
 	if args, ok := os.LookupEnv(childArgs); ok {
-		os.Unsetenv(childArgs)
 		os.Exit(child(strings.Split(args, "\n")))
 	}
 	goleak.VerifyTestMain(m)
@@ -45,11 +46,15 @@ func child(args []string) int {
 	ctx, stop := OnSignals(context.Background(), os.Stderr)
 	defer stop()
 	o, err := Parse(args, os.Stdout)
+	launched := false
 	if err == nil {
 		o.hooks.stepped = afterFirstStep(ctx, os.Getenv(childHook))
+		if launched, err = Launch(ctx, o); !launched && os.Getenv("RANK") == "1" {
+			err = rankFault(os.Getenv(childFault), o)
+		}
 	}
 	switch {
-	case err != nil:
+	case err != nil || launched:
 	case os.Getenv(childFake) != "":
 		_, err = runOn(ctx, fakedevice.New(), nil, o, os.Stderr)
 	default:
@@ -70,6 +75,8 @@ func afterFirstStep(ctx context.Context, what string) func(step int) {
 			case "":
 			case "hang":
 				time.Sleep(time.Hour)
+			case "say":
+				fmt.Println(middle)
 			case "wait":
 				fmt.Println(middle)
 				<-ctx.Done()

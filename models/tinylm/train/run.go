@@ -58,12 +58,21 @@ func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 	if err != nil {
 		return nil, fault.In("train", "", err)
 	}
-	device := o.Device
+	list, err := devices(o.Device)
+	if err == nil && !launched && len(list) > 1 {
+		err = errors.New("several devices want a process each: see Launch")
+	}
+	var device string
+	if err == nil && launched {
+		device, err = deviceOf(o.Device, job.LocalRank)
+	} else if err == nil {
+		device = list[0]
+	}
+	if err != nil {
+		return nil, command.UsageError(command.Flag("device", o.Device, err))
+	}
 	var group graph.Group
 	if launched {
-		if device, err = deviceOf(o.Device, job.LocalRank); err != nil {
-			return nil, command.UsageError(command.Flag("device", o.Device, err))
-		}
 		g, err := dist.Join(ctx, job)
 		if err != nil {
 			return nil, fault.In("train", "", err)
@@ -73,9 +82,6 @@ func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 			err = errors.Join(err, g.Close())
 		}()
 		group = g
-	} else if list, several := devices(o.Device); several != nil || len(list) > 1 {
-		err := cmp.Or(several, errors.New("several devices want a process each: see Launch"))
-		return nil, command.UsageError(command.Flag("device", o.Device, err))
 	}
 	b, err := cuda.Select(device)
 	if err != nil {

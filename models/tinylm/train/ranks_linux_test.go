@@ -1,0 +1,318 @@
+package train
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/internal/runlog"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// rankDevice returns the devices of so many ranks: processors, or the GPUs that NSA_TEST_RANKS names.
+func rankDevice(n int) string {
+	gpus := strings.Split(os.Getenv("NSA_TEST_RANKS"), ",")
+	if gpus[0] == "" {
+		return fmt.Sprint("cpu:", n)
+	}
+	return "cuda:" + strings.Join(gpus[:min(n, len(gpus))], ",")
+}
+
+// runRanks trains on several ranks, in processes of their own, and returns what they say.
+func runRanks(t testing.TB, env []string, args ...string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	err := start(t, &out, env, args...).Wait()
+	return out.String(), err
+}
+
+// trainedOn trains on several ranks in a new folder, which it returns.
+func trainedOn(t testing.TB, device string, args ...string) string {
+	t.Helper()
+	run := newFolder(t)
+	out, err := runRanks(t, nil, append(slices.Clip(args), "-device", device, "-out", run)...)
+	require.NoError(t, err, out)
+	return run
+}
+
+// lossesOf returns the losses and the norms of the gradients of all steps of a run, and its held-out losses.
+func lossesOf(t testing.TB, run string) (list []float64) {
+	t.Helper()
+	rows := testutil.Must(csv.NewReader(strings.NewReader(read(t, run, runlog.StepsFile))).ReadAll())(t)
+	for i, name := range rows[0] {
+		switch name {
+		case "loss", "grad_norm", "held_out":
+			for _, row := range rows[1:] {
+				if row[i] != "" {
+					list = append(list, testutil.Must(strconv.ParseFloat(row[i], 64))(t))
+				}
+			}
+		}
+	}
+	require.Greater(t, len(list), len(rows))
+	return append(list, heldOutOf(t, run))
+}
+
+// TestRanks: a run on any number of ranks, which share the batches of a step or cut them, takes the steps of a run on one,
+// up to rounding, and with -shard those of the same ranks without it.
+func TestRanks(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		ranks int
+		more  []string
+	}{
+		{2, []string{"-accumulate", "2"}}, {2, []string{"-batch", "4", "-accumulate", "1", "-optimizer", "adamw"}},
+		{3, []string{"-accumulate", "6", "-packed"}}, {8, []string{"-batch", "2", "-accumulate", "4"}},
+	} {
+		t.Run(fmt.Sprint(c.ranks, c.more), func(t *testing.T) {
+			t.Parallel()
+			if os.Getenv("NSA_TEST_RANKS") != "" && c.ranks != 2 {
+				t.Skip("as many ranks as GPUs")
+			}
+			args := tinyArgs(t, append([]string{"-steps", "12", "-eval-tokens", "300"}, c.more...)...)
+			one := lossesOf(t, trainedOn(t, strings.Split(rankDevice(1), ",")[0], args...))
+			run := trainedOn(t, rankDevice(c.ranks), args...)
+			require.InEpsilonSlice(t, one, lossesOf(t, run), 1e-5)
+			require.Equal(t, c.ranks, descriptionOf(t, run).Processes[0].Ranks)
+			if c.ranks == 2 { // more may add in another order
+				require.Equal(t, modelOf(t, run), modelOf(t, trainedOn(t, rankDevice(2), append(args, "-shard")...)))
+			}
+		})
+	}
+}
+
+// TestRanksResume: a signal stops all ranks after the same step, with a checkpoint. On as many ranks the run ends with
+// the bits of one that was not stopped, on one or three with its losses up to rounding.
+func TestRanksResume(t *testing.T) {
+	t.Parallel()
+	args := tinyArgs(t, "-steps", "12", "-batch", "3", "-accumulate", "2", "-save-minutes", "0", "-shard", "-eval-every", "9")
+	whole, run := trainedOn(t, rankDevice(2), args...), newFolder(t)
+	var cmd *exec.Cmd
+	started := make(chan struct{})
+	out := &testutil.Listener{Phrase: middle, Heard: sync.OnceFunc(func() { <-started; _ = cmd.Process.Signal(syscall.SIGINT) })}
+	cmd = start(t, out, []string{childHook + "=wait"}, append(args, "-device", rankDevice(2), "-out", run)...)
+	close(started)
+	var exit *exec.ExitError
+	require.ErrorAs(t, cmd.Wait(), &exit, "%s", out)
+	require.Equal(t, 130, exit.ExitCode(), "%s", out)
+	require.Equal(t, 1, wholeCheckpoint(t, run).state.Step, "%s", out)
+	for _, device := range []string{rankDevice(2), "cpu:1", "cpu:3"} {
+		again := copyOf(t, run)
+		said, err := runRanks(t, nil, "-resume", again, "-device", device)
+		require.NoError(t, err, said)
+		if device == rankDevice(2) {
+			require.Equal(t, modelOf(t, whole), modelOf(t, again))
+		}
+		require.InEpsilonSlice(t, lossesOf(t, whole), lossesOf(t, again), 1e-5)
+	}
+	said, err := runRanks(t, nil, "-resume", run, "-device", "cpu:4")
+	require.Error(t, err)
+	require.Contains(t, said, "want a step that 4 ranks can share")
+}
+
+// rankFault makes something go wrong on a rank: now, or after step 2. Faults by name:
+//
+//	exits, never comes           before it joins
+//	batch, data                  it has other options or data
+//	memory                       too little memory is left on it
+//	killed, stopped, hangs       in the middle of a step
+func rankFault(name string, o *Options) error {
+	self, _ := os.FindProcess(os.Getpid())
+	now := map[string]func(){
+		"never comes": func() { time.Sleep(time.Hour) },
+		"batch":       func() { o.Batch = 2 },
+		"seed":        func() { o.Seed++ },
+		"data":        func() { o.Data = filepath.Join(o.Data, "07.txt") },
+		"memory":      takeMemory,
+	}
+	later := map[string]func(){
+		"killed":  func() { _ = self.Kill() },
+		"stopped": func() { _ = self.Signal(syscall.SIGSTOP) },
+		"hangs":   func() { time.Sleep(time.Hour) },
+	}
+	if name == "exits" {
+		return errors.New("no device")
+	}
+	if f := now[name]; f != nil {
+		f()
+	}
+	if f := later[name]; f != nil {
+		o.hooks.stepped = func(step int) {
+			if step == 2 {
+				f()
+			}
+		}
+	}
+	return nil
+}
+
+// takeMemory leaves little memory to this process: on its GPU, if it has one, else in its address space.
+func takeMemory() {
+	if os.Getenv("NSA_TEST_RANKS") != "" {
+		name, _ := deviceOf(rankDevice(2), 1)
+		b, err := cuda.Select(name)
+		if err != nil {
+			panic(err)
+		}
+		for bytes := int(b.Device().Memory); bytes > 1<<20; bytes /= 2 {
+			for err == nil {
+				_, err = b.Alloc(bytes)
+			}
+			err = nil
+		}
+		return
+	}
+	pages, err := os.ReadFile("/proc/self/statm")
+	n, _ := strconv.Atoi(strings.Fields(string(pages))[0])
+	limit := uint64(n*os.Getpagesize() + 64<<20)
+	if err = errors.Join(err, unix.Setrlimit(unix.RLIMIT_AS, &unix.Rlimit{Cur: limit, Max: limit})); err != nil {
+		panic(err)
+	}
+}
+
+// TestRankFaults: whatever happens to a rank, all ranks end within 30 s with an error that says what, and the run can be
+// resumed. In the full form each fault happens at several places; NSA_TEST_RANKS=0,1 has them on GPUs.
+func TestRankFaults(t *testing.T) {
+	t.Parallel()
+	quick := []string{"NSA_DDP_TIMEOUT=2s", "NSA_DDP_FIRST_TIMEOUT=3s"}
+	if os.Getenv("NSA_TEST_RANKS") != "" {
+		quick = []string{"NSA_DDP_TIMEOUT=5s", "NSA_DDP_FIRST_TIMEOUT=20s"} // NCCL connects
+	}
+	args := tinyArgs(t, "-steps", "500", "-accumulate", "2", "-save-minutes", "1e-6", "-eval-every", "1000", "-device",
+		rankDevice(2))
+	faults := map[string]string{
+		"exits": "no device", "never comes": "rank 1", "batch": `rank 1 has -batch "2", rank 0 has "1"`,
+		"seed": `rank 1 has -seed "2", rank 0 has "1"`, "data": "rank 1 has data", "memory": "rank 1: ",
+		"killed": "rank 1", "stopped": "rank 1 did not come to", "hangs": "rank 1 did not come to",
+	}
+	for range testutil.Tries(t, 1, 6) {
+		var all sync.WaitGroup
+		type end struct {
+			run, said string
+			err       error
+			took      time.Duration
+		}
+		ends := map[string]*end{}
+		for fault := range faults {
+			e, began := &end{run: newFolder(t)}, time.Now()
+			ends[fault] = e
+			all.Go(func() { // most of them wait
+				e.said, e.err = runRanks(t, append(quick, childFault+"="+fault), append(args, "-out", e.run)...)
+				e.took = time.Since(began)
+			})
+		}
+		all.Wait()
+		for fault, e := range ends {
+			require.Error(t, e.err, "%s: %s", fault, e.said)
+			require.Contains(t, e.said, faults[fault], fault)
+			require.Less(t, e.took, 30*time.Second, "%s: %s", fault, e.said)
+			if exists(e.run) {
+				said, err := runRanks(t, nil, "-resume", e.run, "-steps", "5")
+				require.NoError(t, err, "%s: %s", fault, said)
+			}
+		}
+	}
+}
+
+// TestParentOfRanksDies: the ranks end when the process that started them is killed, and the run can be resumed.
+func TestParentOfRanksDies(t *testing.T) {
+	t.Parallel()
+	run := newFolder(t)
+	args := tinyArgs(t, "-steps", "100000", "-accumulate", "2", "-device", rankDevice(2), "-out", run)
+	var cmd *exec.Cmd
+	started := make(chan struct{})
+	out := &testutil.Listener{Phrase: middle, Heard: sync.OnceFunc(func() { <-started; _ = cmd.Process.Kill() })}
+	cmd = start(t, out, []string{childHook + "=say"}, args...)
+	close(started)
+	require.Error(t, cmd.Wait()) // it waits for the end of the output, so for the ranks
+	require.Contains(t, out.String(), "the process that started the ranks has ended")
+	said, err := runRanks(t, nil, "-resume", run, "-steps", "3")
+	require.NoError(t, err, said)
+}
+
+// TestRanksOfLauncher: under the variables of a launcher a process is a rank. A port that is in use, and a disk that is
+// full on rank 0, are errors of all.
+func TestRanksOfLauncher(t *testing.T) {
+	t.Parallel()
+	launch := func(port int, args ...string) (said []string, failed error) {
+		var outs [2]bytes.Buffer
+		var list []*exec.Cmd
+		for rank := range 2 {
+			list = append(list, start(t, &outs[rank], []string{fmt.Sprint("RANK=", rank), fmt.Sprint("LOCAL_RANK=", rank),
+				"WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port), "NSA_DDP_SECRET=s",
+				"NSA_DDP_FIRST_TIMEOUT=5s"}, append(args, "-device", rankDevice(2))...))
+		}
+		for rank, cmd := range list {
+			failed = errors.Join(failed, cmd.Wait())
+			said = append(said, outs[rank].String())
+		}
+		return said, failed
+	}
+	port := func(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
+	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	args, run := tinyArgs(t, "-accumulate", "2"), newFolder(t)
+	said, err := launch(port(l), append(args, "-out", run)...)
+	require.Error(t, err)
+	require.Contains(t, said[0], "address already in use")
+	require.NoError(t, l.Close())
+	said, err = launch(port(l), append(args, "-out", run)...)
+	require.NoError(t, err, said)
+	require.NotContains(t, said[1], "step")
+	require.Equal(t, 2, descriptionOf(t, run).Processes[0].Ranks)
+}
+
+// TestFullDiskOfRanks: the run of several ranks goes on to its end without room for a checkpoint and then waits for it,
+// as that of one does; a signal ends the wait on all of them.
+func TestFullDiskOfRanks(t *testing.T) {
+	t.Parallel()
+	disk := t.TempDir()
+	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=256k"); err != nil {
+		t.Skip("no file system of a given size: mount: ", err)
+	}
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(disk, 0)) })
+	run := filepath.Join(disk, "run")
+	var cmd *exec.Cmd
+	started := make(chan struct{})
+	out := &testutil.Listener{Phrase: "trying again every", Heard: sync.OnceFunc(func() { <-started; _ = cmd.Process.Signal(syscall.SIGTERM) })}
+	cmd = start(t, out, nil, smallArgs(t, 3, "-accumulate", "2", "-dim", "64", "-device", rankDevice(2), "-out", run)...)
+	close(started)
+	var exit *exec.ExitError
+	require.ErrorAs(t, cmd.Wait(), &exit, "%s", out)
+	require.Equal(t, 143, exit.ExitCode(), "%s", out)
+	require.Contains(t, out.String(), "no space left on device")
+	require.NoError(t, unix.Mount("tmpfs", disk, "tmpfs", unix.MS_REMOUNT, "size=16m"))
+	said, err := runRanks(t, nil, "-resume", run)
+	require.NoError(t, err, said)
+}
+
+// TestDevices: -device may name several devices, which the ranks of a host take in their order.
+func TestDevices(t *testing.T) {
+	for name, want := range map[string]string{
+		"cpu": "cpu", "cuda:1": "cuda:1", "cuda:0,1": "cuda:0 cuda:1", "cuda:3,2": "cuda:2 cuda:3", "cpu:3": "cpu cpu cpu",
+		"cpu:0": "want cpu:N", "cpu:x": "want cpu:N", "cpu:65": "1 to 64", "cuda:1,1": "names a GPU twice",
+	} {
+		list, err := devices(name)
+		require.Contains(t, cmp.Or(strings.Join(list, " "), fmt.Sprint(err)), want, name)
+	}
+	require.Equal(t, "cuda:5", testutil.Must(deviceOf("cuda", 5))(t))
+	require.Equal(t, "cuda:1", testutil.Must(deviceOf("cuda:0,1", 1))(t))
+	require.Equal(t, "cuda:2", testutil.Must(deviceOf("cuda:2", 1))(t))
+	require.ErrorContains(t, testutil.Err(deviceOf("cuda:0,1", 2)), "names 2 devices, and this host has a rank 2")
+}
