@@ -161,7 +161,7 @@ func TestLaunchersSlurm(t *testing.T) {
 
 // standIns are programs of the scripts: train writes its environment to a file, srun starts a process for each task.
 var standIns = map[string]string{
-	"train":    `env >"$(dirname "$0")/$$.env"`,
+	"train":    `env -0 >"$(dirname "$0")/$$.env"`,
 	"scontrol": "echo node7; echo node8",
 	"srun": `test "$1" = ./train || exit 1; for i in $(seq 0 $((SLURM_NTASKS - 1)))
 		do SLURM_PROCID=$i SLURM_LOCALID=$((i % 8)) train; done`,
@@ -183,9 +183,10 @@ func processes(t *testing.T, command, env []string) (list []dist.Options) {
 	require.Empty(t, errs.String())
 	for _, file := range testutil.Must(filepath.Glob(filepath.Join(dir, "*.env")))(t) {
 		t.Run("FromEnv", func(t *testing.T) {
-			for line := range strings.Lines(string(testutil.Must(os.ReadFile(file))(t))) {
-				name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-				t.Setenv(name, value)
+			for variable := range strings.SplitSeq(string(testutil.Must(os.ReadFile(file))(t)), "\x00") {
+				if name, value, ok := strings.Cut(variable, "="); ok {
+					t.Setenv(name, value)
+				}
 			}
 			o, launched, err := dist.FromEnv()
 			require.NoError(t, err)
