@@ -22,8 +22,8 @@ import (
 // gpuRounds is how often the suite gpus repeats each of its runs of trainRuns steps.
 const gpuRounds = 5
 
-// gpuSizes are the batches of each GPU. The peer is PyTorch 2.11 on two H200s: tokens a second of a dense model with the
-// shape of Base(), compiled, DistributedDataParallel, gradients sent as bfloat16 (bench/peers.py -ddp).
+// gpuSizes are the batches of each GPU. The peer is PyTorch's DistributedDataParallel on two H200s: tokens a second of
+// a dense model with the shape of Base(), compiled, gradients sent as bfloat16. bench/peers.py -ddp measures it anew.
 var gpuSizes = []trainSize{{16, 2048, 0, 1246000}, {4, 8192, 0, 784000}, {1, 32768, 0, 318000}}
 
 // reductions are the forms of data-parallel training.

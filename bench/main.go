@@ -42,8 +42,8 @@ var suites = []suite{
 	{"train", "Base() trains: tokens a second, load of GPU and host", nil,
 		func(r *report) { train(r, tinylm.NSA, trainSizes[0], benchTrain) }},
 	{"lengths", "Base() trains at other sizes, with NSA and with dense attention", nil, benchLengths},
-	{"gpus", "Base() trains on all GPUs of the host: weak scaling, cost of the reductions, memory", nil, benchGPUs},
 	{"profile", "time of each op in a training step of Base()", nil, benchProfile},
+	{"gpus", "Base() trains on all GPUs of the host: weak scaling, cost of the reductions, memory", nil, benchGPUs},
 }
 
 // on returns what the suite runs on a backend's device, nil for nothing.
