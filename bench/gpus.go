@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -68,28 +67,12 @@ func benchGPUs(r *report) {
 	}
 }
 
-// presentGPUs returns the number of GPUs.
-var presentGPUs = sync.OnceValues(func() (n int, err error) {
-	for ; ; n++ {
-		b, err := cuda.Open(n)
-		if none := (*cuda.Unavailable)(nil); errors.As(err, &none) {
-			return n, nil
-		}
-		if err == nil {
-			err = b.Close()
-		}
-		if err != nil {
-			return 0, err
-		}
-	}
-})
-
 // gpuCount returns the number of GPUs that are present with b. A test's device has a second one.
 func gpuCount(b graph.Backend) int {
 	if _, ok := b.(*cuda.Backend); !ok {
 		return 2
 	}
-	return must(presentGPUs())
+	return must(cuda.Count())
 }
 
 // add adds the figures of a form of training. ddp is the peer's rate on two GPUs.
