@@ -51,8 +51,12 @@ func benchMachine(r *report) {
 	}
 }
 
-// runChild prints the figures of one measurement: preset, batch, length and "machine" or "tape".
+// runChild prints the figures of one measurement: preset, batch, length and "machine" or "tape"; or it is a rank.
 func runChild(name string) {
+	if job, ok := strings.CutPrefix(name, rankChild); ok {
+		runRank(job)
+		return
+	}
 	var preset, vm string
 	var batch, seq int
 	if _, err := fmt.Sscan(name, &preset, &batch, &seq, &vm); err != nil {

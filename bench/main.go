@@ -43,6 +43,7 @@ var suites = []suite{
 		func(r *report) { train(r, tinylm.NSA, trainSizes[0], benchTrain) }},
 	{"lengths", "Base() trains at other sizes, with NSA and with dense attention", nil, benchLengths},
 	{"profile", "time of each op in a training step of Base()", nil, benchProfile},
+	{"gpus", "Base() trains on all GPUs of the host: weak scaling, cost of the reductions, memory", nil, benchGPUs},
 }
 
 // on returns what the suite runs on a backend's device, nil for nothing.
@@ -90,6 +91,7 @@ func main() {
 	pick := flag.String("suite", "all", "suites to run, separated by commas: "+suiteNames())
 	out := flag.String("out", "results", "folder of the CSV and the plots; made where it is missing")
 	device := flag.String("device", "auto", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
+	gpus := flag.Int("gpus", 0, "number of GPUs that the suite gpus takes; 0 is all of the host")
 	length := flag.Int("length", 0, "measure only what has this number of tokens; the suite attention takes any number")
 	draw := flag.String("draw", "",
 		"CSV files, separated by commas: draw their figures into the folder of -out and measure nothing")
@@ -97,6 +99,9 @@ func main() {
 	err := command.Parse(flag.CommandLine, os.Args[1:], os.Stdout)
 	if err == nil && *length < 0 {
 		err = command.UsageError(fmt.Errorf("bench: -length is %d, want 0 or more", *length))
+	}
+	if err == nil && (*gpus < 0 || *gpus == 1) {
+		err = command.UsageError(fmt.Errorf("bench: -gpus is %d, want 2 or more, or 0", *gpus))
 	}
 	if err != nil {
 		os.Exit(command.ExitStatus(err, os.Stderr))
@@ -119,7 +124,7 @@ func main() {
 			drawFile(path, *out)
 		}
 	default:
-		run(*pick, *out, *device, *length)
+		run(*pick, *out, *device, *length, *gpus)
 	}
 }
 
@@ -143,7 +148,7 @@ func must[T any](v T, err error) T {
 // mustClose closes c. Call it with defer.
 func mustClose(c io.Closer) { check(c.Close()) }
 
-func run(pick, out, device string, length int) {
+func run(pick, out, device string, length, gpus int) {
 	b, err := cuda.Select(device)
 	if err != nil {
 		check(command.UsageError(command.Flag("device", device, err)))
@@ -158,6 +163,8 @@ func run(pick, out, device string, length int) {
 			check(command.UsageError(fmt.Errorf("-suite: no %q, want all or some of %s", name, suiteNames())))
 		case suites[i].on(b) == nil:
 			check(command.UsageError(fmt.Errorf("-suite: %s does not run on %s: see -device", name, b.Device().Kind)))
+		case len(plan(suites[i].on(b), b, 0)) == 0:
+			check(command.UsageError(fmt.Errorf("-suite: %s needs more than one GPU", name)))
 		}
 	}
 	chosen := slices.DeleteFunc(slices.Clone(suites), func(s suite) bool {
@@ -168,6 +175,7 @@ func run(pick, out, device string, length int) {
 		check(command.UsageError(fmt.Errorf("-length is %d, which none of these suites has", length)))
 	}
 	r := newReport(out, b, length)
+	r.gpus = gpus
 	for _, s := range chosen {
 		fmt.Printf("\n%s: %s\n", s.name, s.about)
 		r.suite = s.name

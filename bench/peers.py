@@ -1,11 +1,15 @@
 """Times PyTorch's scaled_dot_product_attention at the sizes of `bench -suite attention`, in bf16: dense causal attention by cuDNN and
 FlashAttention-2, and sliding window and compressed attention, whose masks it takes as an array, by the backends that take masks.
 
-    python3 bench/peers.py [-length N] [-decode] [FILE.csv]
+    python3 bench/peers.py [-length N] [-decode | -ddp] [FILE.csv]
 
 Milliseconds, forward, and forward and backward: the median of up to 20 runs by CUDA events, after up to 5 to warm up, in about a
 second. With -decode microseconds of dense attention of one more token of each sequence behind N, replayed from a CUDA graph, by the
 backends that take it. It needs a GPU and PyTorch.
+
+With -ddp tokens per second of training on one GPU alone and on all of the host in turns, with a batch of the same size on each, as
+`bench -suite gpus` does: the dense model of peers_cpu.py, compiled, bf16 autocast, attention by cuDNN, fused AdamW;
+DistributedDataParallel, a process a GPU, sends gradients as bf16. The median of five runs of ten steps.
 """
 
 import argparse
@@ -14,15 +18,24 @@ import datetime
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.parallel import DistributedDataParallel
+
+from peers_cpu import VOCAB, Model
 
 SHAPES = {"i": (12, 2, 64), "ii": (64, 4, 128)}  # query heads, key and value heads, dim
 BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FA-2": SDPBackend.FLASH_ATTENTION, "memory-efficient": SDPBackend.EFFICIENT_ATTENTION}
 BLOCK, STRIDE, WINDOW = 32, 16, 512
+BATCHES = {2048: 16, 8192: 4, 32768: 1}  # of a GPU, by length
+STEPS, ROUNDS = 10, 5
 
 
 def milliseconds(run, warm=5, runs=20):
@@ -118,20 +131,79 @@ def decode_microseconds(heads, kv_heads, dim, length, batch, backend):
         return f"{milliseconds(graph.replay) * 1e3 / 8:.2f}"
 
 
+def ddp_rows(lengths):
+    gpus = torch.cuda.device_count()
+    context = mp.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        for length in lengths:
+            results = context.SimpleQueue()
+            mp.spawn(ddp_rank, (gpus, length, f"file://{folder}/{length}", context.Barrier(gpus), results), gpus)
+            for n in (1, gpus):
+                yield "base", length, BATCHES[length], n, results.get()
+
+
+def ddp_rank(rank, gpus, length, rendezvous, barrier, results):
+    """Trains as one of all ranks. Rank 0 puts tokens per second: its own, alone, and those of all ranks."""
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", init_method=rendezvous, rank=rank, world_size=gpus)
+    tokens = (torch.arange(BATCHES[length] * length, device="cuda") * 7919 % VOCAB).view(BATCHES[length], length)
+
+    def trainer(model):
+        optimizer, model = torch.optim.AdamW(model.parameters(), fused=True), torch.compile(model, dynamic=False)
+
+        def step():
+            with torch.autocast("cuda", torch.bfloat16), sdpa_kernel(BACKENDS["cuDNN"]):
+                loss = model(tokens)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    def seconds(step, steps):
+        begin = time.perf_counter()
+        for _ in range(steps):
+            step()
+        torch.cuda.synchronize()
+        barrier.wait()
+        return time.perf_counter() - begin
+
+    model = DistributedDataParallel(Model().cuda(), device_ids=[rank], gradient_as_bucket_view=True)
+    model.register_comm_hook(None, bf16_compress_hook)
+    alone, together = trainer(Model().cuda()), trainer(model)
+    took = []
+    for _ in range(1 + ROUNDS):
+        first = seconds(alone, STEPS if rank == 0 else 0)
+        seconds(together, 1)  # the other GPUs were idle: they wake up
+        took.append((first, seconds(together, STEPS)))
+    if rank == 0:
+        for n, times in zip((1, gpus), zip(*took[1:])):  # the first round compiles
+            results.put(f"{n * STEPS * tokens.numel() / statistics.median(times):.0f}")
+    dist.destroy_process_group()
+
+
 def main():
     arguments = argparse.ArgumentParser(usage=__doc__)
     arguments.add_argument("-length", type=int)
-    arguments.add_argument("-decode", action="store_true")
+    mode = arguments.add_mutually_exclusive_group()
+    mode.add_argument("-decode", action="store_true")
+    mode.add_argument("-ddp", action="store_true")
     arguments.add_argument("file", nargs="?")
     given = arguments.parse_args()
+    if given.ddp and given.length and given.length not in BATCHES:
+        arguments.error(f"-length is {given.length}, want one of {', '.join(map(str, BATCHES))}")
     out = csv.writer(open(given.file, "w", newline="", buffering=1) if given.file else sys.stdout, lineterminator="\n")
     commit = subprocess.getoutput("git rev-parse --short=12 HEAD 2>/dev/null") or "unknown"
-    command = "python3 bench/peers.py" + (f" -length {given.length}" if given.length else "") + (" -decode" if given.decode else "")
+    command = "python3 bench/peers.py" + (f" -length {given.length}" if given.length else "")
+    command += (" -decode" if given.decode else "") + (" -ddp" if given.ddp else "")
     run = [datetime.date.today(), commit, torch.cuda.get_device_name(), torch.__version__, command]
     columns = ["date", "commit", "machine", "pytorch", "command", "shape", "length"]
     if given.decode:
         out.writerow([*columns, "batch", "backend", "us"])
         found = decode_rows([given.length] if given.length else [2048, 65536])
+    elif given.ddp:
+        out.writerow([*columns, "batch", "gpus", "tokens_per_second"])
+        found = ddp_rows([given.length] if given.length else BATCHES)
     else:
         out.writerow([*columns, "attention", "backend", "forward_ms", "forward_and_backward_ms"])
         found = rows([given.length] if given.length else [2048 << i for i in range(6)])

@@ -29,8 +29,8 @@ def seconds(run, warm, runs):
     return statistics.median(times)
 
 
-def rope(length):
-    angles = torch.arange(length)[:, None] * 10000.0 ** -(torch.arange(0, HEAD, 2) / HEAD)
+def rope(length, device):
+    angles = torch.arange(length, device=device)[:, None] * 10000.0 ** -(torch.arange(0, HEAD, 2, device=device) / HEAD)
     return angles.cos(), angles.sin()
 
 
@@ -61,10 +61,10 @@ class Model(nn.Module):
         self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
 
     def forward(self, tokens):
-        x, turns = self.embedding(tokens), rope(tokens.shape[1])
+        x, turns = self.embedding(tokens), rope(tokens.shape[1], tokens.device)
         for layer in self.layers:
             x = layer(x, *turns)
-        return cross_entropy(self.head(rms_norm(x, (DIM,)))[0, :-1], tokens[0, 1:])
+        return cross_entropy(self.head(rms_norm(x, (DIM,)))[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
 
 
 def rows():

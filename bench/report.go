@@ -72,6 +72,7 @@ type report struct {
 	origin  []string // values of the first columns, the same in all rows
 	rows    []row
 
+	gpus       int              // that the suite gpus takes, 0 for all
 	onlyLength int              // if not 0, only the parts of this number of tokens run
 	planned    func(tokens int) // if not nil, it is told which parts would run, and none does
 }

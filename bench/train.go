@@ -41,7 +41,7 @@ func sourceText() (text []byte) {
 	return text
 }
 
-// trainer trains Base(), with any attention, on the source of this program.
+// trainer trains a model on the source of this program.
 type trainer struct {
 	*tinylm.Model
 	loss   *graph.AsyncReader
@@ -61,28 +61,39 @@ var trainSizes = []trainSize{
 	{1, 32768, 400000, 162600}, {1, 65536, 0, 0}, {1, 131072, 330000, 0},
 }
 
-// train is a part of a suite: it calls measure with a trainer, after some steps to warm up.
+// train is a part of a suite: it calls measure with a trainer of Base().
 func train(r *report, attention tinylm.Attention, size trainSize, measure func(*report, *trainer)) {
 	r.part(size.seq, func() {
 		c := base
 		c.Attention = attention
-		weights := must(tinylm.NewWeights(c, tensor.Float32, 1))
-		check(weights.MoveTo(r.backend))
-		defer func() { check(weights.Free()) }()
-		solver := must(optim.NewAdamW())
-		model := must(tinylm.NewModel(weights, size.batch, size.seq, tinylm.WithOptimizer(solver), tinylm.WithoutLogits(),
-			tinylm.WithMachine(graph.WithBackend(r.backend), graph.WithPrecision(trainPrecision), graph.WithCapture())))
-		defer mustClose(model)
-		text := sourceText()
-		for i := range model.Tokens() {
-			model.Tokens()[i] = int32(text[i%len(text)])
-		}
-		model.NextTokens()
-		t := &trainer{model, must(model.LossReader()),
-			fmt.Sprintf("%v %dx%d", trainPrecision, size.batch, size.seq), float64(size.batch * size.seq)}
-		t.steps(trainWarm)
-		measure(r, t)
+		withTrainer(r.backend, c, size.batch, size.seq, func(t *trainer) { measure(r, t) })
 	})
+}
+
+// withTrainer calls use with a trainer, after some steps to warm up. On a device without half precision it trains in
+// float32.
+func withTrainer(b graph.Backend, c tinylm.Config, batch, seq int, use func(*trainer), opts ...tinylm.ModelOption) {
+	precision := trainPrecision
+	if !b.Device().Half {
+		precision = graph.F32
+	}
+	weights := must(tinylm.NewWeights(c, tensor.Float32, 1))
+	check(weights.MoveTo(b))
+	defer func() { check(weights.Free()) }()
+	solver := must(optim.NewAdamW())
+	opts = append([]tinylm.ModelOption{tinylm.WithOptimizer(solver), tinylm.WithoutLogits(),
+		tinylm.WithMachine(graph.WithBackend(b), graph.WithPrecision(precision), graph.WithCapture())}, opts...)
+	model := must(tinylm.NewModel(weights, batch, seq, opts...))
+	defer mustClose(model)
+	text := sourceText()
+	for i := range model.Tokens() {
+		model.Tokens()[i] = int32(text[i%len(text)])
+	}
+	model.NextTokens()
+	t := &trainer{model, must(model.LossReader()), fmt.Sprintf("%v %dx%d", precision, batch, seq),
+		float64(batch * seq)}
+	t.steps(trainWarm)
+	use(t)
 }
 
 // benchLengths times training steps of other sizes, with NSA and with dense attention.

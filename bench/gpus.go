@@ -1,0 +1,190 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/dist"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+// gpuRounds is how often the suite gpus repeats each of its runs of trainRuns steps.
+const gpuRounds = 5
+
+// gpuSizes are the batches of each GPU. The peer is PyTorch's DistributedDataParallel on two H200s: tokens a second of
+// a dense model with the shape of Base(), compiled, gradients sent as bfloat16. bench/peers.py -ddp measures it anew.
+var gpuSizes = []trainSize{{16, 2048, 0, 1246000}, {4, 8192, 0, 784000}, {1, 32768, 0, 318000}}
+
+// reductions are the forms of data-parallel training.
+var reductions = []struct {
+	name              string
+	sharded, compress bool // ZeRO-1; gradients sent as bfloat16
+}{{name: ""}, {name: ", bfloat16 gradients", compress: true}, {name: ", ZeRO-1", sharded: true},
+	{name: ", ZeRO-1, bfloat16 gradients", sharded: true, compress: true}}
+
+// ranksJob is what the processes of a suite measure together, one on each device: training with equal batches, so that
+// all have the same work.
+type ranksJob struct {
+	Preset        string
+	Batch, Seq    int      // of a device
+	Steps, Rounds int      // steps of a run; runs of each kind, in turn
+	Devices       []string // by rank
+}
+
+// rankFigures are the figures of one form of training.
+type rankFigures struct {
+	Form                   int     // index in reductions
+	Alone, Apart, Together float64 // seconds of a run: on device 0 alone; on all, without a group and with one
+	Before, Memory         int     // bytes of the machine on a device: without a group, and the most of all ranks with one
+}
+
+// benchGPUs times data-parallel training steps on the GPUs of this host.
+func benchGPUs(r *report) {
+	n := cmp.Or(r.gpus, gpuCount(r.backend))
+	if n < 2 {
+		return
+	}
+	for _, c := range gpuSizes {
+		r.part(c.seq, func() {
+			job := ranksJob{Preset: "base", Batch: c.batch, Seq: c.seq, Steps: trainRuns, Rounds: gpuRounds}
+			for i := range n {
+				job.Devices = append(job.Devices, fmt.Sprint("cuda:", i))
+			}
+			for _, f := range must(job.launch()) {
+				job.add(r, f, c.peer)
+			}
+		})
+	}
+}
+
+// gpuCount returns the number of GPUs that are present with b. A test's device has a second one.
+func gpuCount(b graph.Backend) int {
+	if _, ok := b.(*cuda.Backend); !ok {
+		return 2
+	}
+	return must(cuda.Count())
+}
+
+// add adds the figures of a form of training. ddp is the peer's rate on two GPUs.
+func (j ranksJob) add(r *report, f rankFigures, ddp float64) {
+	n, form, size := len(j.Devices), reductions[f.Form], fmt.Sprintf("%v %dx%d", trainPrecision, j.Batch, j.Seq)
+	tokens := float64(j.Batch * j.Seq * j.Steps)
+	one, rate := tokens/f.Alone, float64(n)*tokens/f.Together
+	what := fmt.Sprintf("Base(), training, %d GPUs%s", n, form.name)
+	if f.Form == 0 {
+		r.add("Base(), training, 1 GPU", size, one, "tok/s")
+	}
+	r.add(what, size, rate, "tok/s", against(fmt.Sprintf("%d times one GPU alone, same run", n), float64(n)*one))
+	if n == 2 {
+		r.add(what, size, rate, "tok/s", when(j.Seq > 2048 && !form.sharded, atLeast(ddp)),
+			against("dense compiled PyTorch, DDP, bfloat16 gradients, peer figure", ddp))
+	}
+	r.add("weak scaling"+form.name, size, 100*rate/(float64(n)*one), "%",
+		when(j.Seq == 2048 && !form.sharded, atLeast(98)))
+	r.add("what the group adds to a step"+form.name, size, 100*(f.Together/f.Apart-1), "% of a step of all GPUs apart",
+		when(!form.sharded, atMost(1)))
+	r.add("memory of the machine, a GPU"+form.name, size, float64(f.Memory)/(1<<20), "MiB",
+		against("without a group", float64(f.Before)/(1<<20)))
+}
+
+// rankChild begins the argument of -child for a rank.
+const rankChild = "rank "
+
+// launch runs the job in processes of this program and returns what rank 0 prints.
+func (j ranksJob) launch() (list []rankFigures, err error) {
+	text, err := json.Marshal(j)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	err = dist.Launch(context.Background(), len(j.Devices),
+		dist.Command{Args: []string{"-child", rankChild + string(text)}, Stdout: &out})
+	if err == nil {
+		err = json.Unmarshal(out.Bytes(), &list)
+	}
+	return list, err
+}
+
+// runRank makes this process a rank of the job that text describes. Rank 0 prints the figures.
+func runRank(text string) {
+	var j ranksJob
+	check(json.Unmarshal([]byte(text), &j))
+	o, _, err := dist.FromEnv()
+	check(err)
+	if o.Size != len(j.Devices) || o.LocalRank != o.Rank {
+		check(command.UsageError(errors.New("bench: -child: not a process of the suite gpus")))
+	}
+	g := must(dist.Join(context.Background(), o))
+	defer mustClose(g)
+	b, err := cuda.Select(j.Devices[o.LocalRank])
+	if err == nil {
+		defer mustClose(b)
+	}
+	defer func() { // the others would wait for this rank, and b for them
+		if p := recover(); p != nil {
+			g.Fail(fmt.Errorf("%v", p))
+			panic(p)
+		}
+	}()
+	check(err)
+	if list := j.measure(g, b); o.Rank == 0 {
+		check(json.NewEncoder(os.Stdout).Encode(list))
+	}
+}
+
+// measure takes part in the measurements as a rank. The learning rate is 0, so that all models select the same blocks
+// however many steps they have taken. No machine takes the 100 steps after which the ranks compare their weights.
+func (j ranksJob) measure(g graph.Group, b graph.Backend) (list []rankFigures) {
+	c, policy := must(tinylm.Preset(j.Preset)), must(graph.PolicyFromEnv())
+	still := func() tinylm.ModelOption { return tinylm.WithOptimizer(must(optim.NewAdamW(optim.WithLR(0)))) }
+	run := func(t *trainer, steps int) func() error {
+		return func() error {
+			t.steps(steps)
+			_, err := g.AllGather("end of a run", nil)
+			return err
+		}
+	}
+	alone := j.Steps
+	if g.Rank() > 0 {
+		alone = 0
+	}
+	withTrainer(b, c, j.Batch, j.Seq, func(apart *trainer) {
+		for i, form := range reductions {
+			policy.CompressGrads = form.compress
+			if form.compress && !b.Device().Half {
+				continue
+			}
+			opts := []graph.Option{graph.WithPolicy(policy)}
+			if form.sharded {
+				opts = append(opts, graph.WithShardedStates())
+			}
+			withTrainer(b, c, j.Batch, j.Seq, func(together *trainer) {
+				f := rankFigures{Form: i, Before: apart.Machine().Plan().Memory(),
+					Memory: most(g, together.Machine().Plan().Memory())}
+				s := secondsInTurn(j.Rounds, run(apart, alone), run(apart, 1), // the other GPUs were idle: they wake up
+					run(apart, j.Steps), run(together, j.Steps))
+				f.Alone, f.Apart, f.Together = s[0], s[2], s[3]
+				list = append(list, f)
+			}, still(), tinylm.WithGroup(g), tinylm.WithMachine(opts...))
+		}
+	}, still())
+	return list
+}
+
+// most returns the largest x of all ranks.
+func most(g graph.Group, x int) (n int) {
+	for _, theirs := range must(g.AllGather("memory", binary.BigEndian.AppendUint64(nil, uint64(x)))) {
+		n = max(n, int(binary.BigEndian.Uint64(theirs)))
+	}
+	return n
+}
