@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -40,6 +41,13 @@ func TestCollectivesNeedNCCL(t *testing.T) {
 	require.ErrorContains(t, guard(collective.AllReduce{Ranks: 1}, g), "nccl: no library")
 	require.ErrorContains(t, guard(collective.AllReduce{Ranks: 2}, g), "of 2 ranks, the group has 1")
 	require.Error(t, guard(collective.AllReduce{Ranks: 1}, nil))
+	old := fakenccl.New()
+	old.Version = 21803
+	_, why := nccl.OpenBy("/opt/old", old.Open)
+	b.SetNCCLError(why)
+	_, err := graph.NewMachine(testutil.Must(netOfRanks())(t), graph.WithBackend(b), graph.WithGroup(newGroup(2)))
+	require.ErrorContains(t, err, "cuda has no kernel for all-reduce: nccl: unsupported missing: nccl: no library: "+
+		"/opt/old/libnccl.so.2: version 2.18.3, want 2.23 or later; ")
 }
 
 // group is a graph.Group of ranks that need not exist: AllGather returns as many copies of the rank's own data.
@@ -144,6 +152,44 @@ func TestRanksOnFakes(t *testing.T) {
 			require.Empty(t, f.Leaks())
 			return err
 		}))
+	}
+}
+
+// TestWireTypes: NCCL sends activations in the types in which the machine stores them, and gradients in float32 or, if the
+// policy says so, in bfloat16.
+func TestWireTypes(t *testing.T) {
+	for _, c := range []struct {
+		precision   graph.Precision
+		compress    bool
+		op, dx      nccl.Type
+		description string
+	}{
+		{graph.F32, false, nccl.Float32, nccl.Float32, "float32"},
+		{graph.BF16, false, nccl.BFloat16, nccl.Float32, "bfloat16"},
+		{graph.FP16, false, nccl.Float16, nccl.Float32, "float16"},
+		{graph.BF16, true, nccl.BFloat16, nccl.BFloat16, "bfloat16, gradients too"},
+	} {
+		b, _, lib := openNCCL(t, 10*time.Second, 10*time.Second)
+		g := G.NewGraph()
+		x := G.NewMatrix(g, tensor.Float32, G.WithShape(4, 8), G.WithName("x"), G.WithValue(tensor.New(tensor.Of(tensor.Float32),
+			tensor.WithShape(4, 8))))
+		y := G.Must(ops.SiLU(G.Must(ops.AllGather(G.Must(ops.SiLU(x)), 2))))
+		testutil.Must(graph.Grad(G.Must(G.Sum(y)), x))(t)
+		m := testutil.Must(graph.NewMachine(g, graph.WithBackend(b), graph.WithGroup(newGroup(2)), graph.WithPrecision(c.precision),
+			graph.WithPolicy(graph.Policy{CompressGrads: c.compress})))(t)
+		require.NoError(t, m.RunAll())
+		got := map[string]int{}
+		for _, call := range lib.Calls() {
+			name, args, _ := strings.Cut(call, " [")
+			var pointers [2]uint64
+			var count, typ int
+			if n, _ := fmt.Sscan(args, &pointers[0], &pointers[1], &count, &typ); n == 4 {
+				got[fmt.Sprint(name, " ", count, " ", typ)]++
+			}
+		}
+		require.Equal(t, map[string]int{fmt.Sprint("AllGather 32 ", c.op): 1, fmt.Sprint("ReduceScatter 32 ", c.op): 1,
+			fmt.Sprint("AllReduce 32 ", c.dx): 1}, got, c.description)
+		require.NoError(t, errors.Join(m.Close(), b.Close()))
 	}
 }
 

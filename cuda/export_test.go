@@ -17,5 +17,10 @@ func (b *Backend) SetNCCL(l *nccl.Library, connect, end time.Duration) {
 	c.library, c.connectTime, c.endTime = func() (*nccl.Library, error) { return l, nil }, connect, end
 }
 
+// SetNCCLError makes b find no NCCL.
+func (b *Backend) SetNCCLError(err error) {
+	b.collectives.library = func() (*nccl.Library, error) { return nil, err }
+}
+
 // Driver returns the stream of package driver.
 func (s *Stream) Driver() *driver.Stream { return s.queue }
