@@ -177,7 +177,6 @@ type collectives struct {
 	mu     sync.Mutex // guards what follows
 	comms  map[graph.Group]*communicator
 	closed bool
-	stuck  error // of close: a communicator that does not end
 }
 
 // communicator is a group's communicator and the goroutine that watches it.
@@ -189,7 +188,8 @@ type communicator struct {
 	comm       *nccl.Comm
 	err        error
 
-	stop    chan struct{} // closed to end the watch, and connecting
+	stopped chan struct{} // ends the watch, and connecting
+	stop    func()        // closes it
 	watched chan struct{} // closed when the watch has ended
 }
 
@@ -211,7 +211,8 @@ func (c *collectives) of(g graph.Group) (*nccl.Comm, error) {
 		if c.comms == nil {
 			c.comms = map[graph.Group]*communicator{}
 		}
-		k = &communicator{collectives: c, group: g, stop: make(chan struct{}), watched: make(chan struct{})}
+		k = &communicator{collectives: c, group: g, stopped: make(chan struct{}), watched: make(chan struct{})}
+		k.stop = sync.OnceFunc(func() { close(k.stopped) })
 		c.comms[g] = k
 	}
 	c.mu.Unlock()
@@ -246,7 +247,7 @@ func (k *communicator) connect(lib *nccl.Library) (*nccl.Comm, error) {
 	comm, err := lib.Join(id, g.Rank(), g.Size(), nccl.Options{Do: k.dev.DoUnchecked, Limit: k.connectTime,
 		EndLimit: k.endTime, Err: func() error {
 			select {
-			case <-k.stop:
+			case <-k.stopped:
 				if !connected {
 					return errBackendClosed
 				}
@@ -269,7 +270,7 @@ func (k *communicator) watch(comm *nccl.Comm) {
 	defer tick.Stop()
 	for {
 		select {
-		case <-k.stop:
+		case <-k.stopped:
 			return
 		case <-k.group.Done():
 			_ = comm.Abort() // the group has the first error
@@ -282,15 +283,15 @@ func (k *communicator) watch(comm *nccl.Comm) {
 	}
 }
 
-// close ends the communicators, all at once. Captured graphs must have been freed. If a communicator does not end, the
-// error is nccl.ErrNotEnded, also of later calls.
+// close ends the communicators, all at once, behind the captured graphs. If one does not end, the error is
+// nccl.ErrNotEnded, and another call waits for it again.
 func (c *collectives) close() error {
 	c.mu.Lock()
 	comms := c.comms
 	c.comms, c.closed = nil, true
 	c.mu.Unlock()
 	if len(comms) == 0 {
-		return c.stuck
+		return nil
 	}
 	errs, ended := []error{c.dev.FreeGraphs()}, make(chan error)
 	for _, k := range comms {
@@ -301,14 +302,16 @@ func (c *collectives) close() error {
 	}
 	err := errors.Join(errs...)
 	if errors.Is(err, nccl.ErrNotEnded) {
-		c.stuck = err
+		c.mu.Lock()
+		c.comms = comms
+		c.mu.Unlock()
 	}
 	return err
 }
 
 // close ends the communicator: together with the other ranks, or, of a group that has failed, by an abort.
 func (k *communicator) close() error {
-	close(k.stop)
+	k.stop()
 	connected := make(chan struct{})
 	go func() {
 		k.connecting.Do(func() { k.err = errBackendClosed })

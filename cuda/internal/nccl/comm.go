@@ -23,7 +23,8 @@ type Comm struct {
 	lock   chan struct{} // full during a call of the library
 	end    sync.Once
 	ended  chan struct{} // closed by Abort and Close: no call begins
-	freed  error         // of Abort or Close
+	freed  chan struct{} // closed when the library has freed the communicator
+	err    error         // of that
 }
 
 // Options are what a Comm needs of its job.
@@ -31,7 +32,7 @@ type Options struct {
 	Do       func(f func() error) error // runs f with the device's context current
 	Err      func() error               // why the job has failed, nil while it goes on
 	Limit    time.Duration              // of Join and of one Together
-	EndLimit time.Duration              // of Abort, and of each half of Close
+	EndLimit time.Duration              // of Abort, and of each part of Close
 }
 
 // config is an ncclConfig_t of version 2.17, which later libraries read, too.
@@ -50,17 +51,18 @@ var (
 	ErrNotEnded = errors.New("nccl: the library does not end the communicator")
 )
 
-const (
-	pollEvery = time.Millisecond
-	callTime  = time.Second // how long Abort waits for a call under way
-)
+// The times between polls grow from the first to the second: the library takes some 50 microseconds for a usual call.
+const firstPoll, lastPoll = 10 * time.Microsecond, time.Millisecond
+
+// callTime is how long Abort waits for a call under way.
+const callTime = time.Second
 
 // Join makes this process a rank of the communicator of id. It returns when all ranks have called it. If the job fails
 // or the limit passes before, it aborts the communicator and returns an error.
 func (l *Library) Join(id *ID, rank, size int, o Options) (*Comm, error) {
 	const unset = math.MinInt32
 	c := &Comm{l: l, Options: o, id: *id, lock: make(chan struct{}, 1), ended: make(chan struct{}),
-		config: config{magic: 0xcafebeef, version: 21700, clusterSize: unset, minCTAs: unset, maxCTAs: unset,
+		freed: make(chan struct{}), config: config{magic: 0xcafebeef, version: 21700, clusterSize: unset, minCTAs: unset, maxCTAs: unset,
 			splitShare: unset}}
 	c.config.size = unsafe.Sizeof(c.config)
 	if err := o.Err(); err != nil {
@@ -71,10 +73,10 @@ func (l *Library) Join(id *ID, rank, size int, o Options) (*Comm, error) {
 		return l.check(f, f.CallWithPointers(uintptr(unsafe.Pointer(&c.h)), uintptr(size), uintptr(rank), 1,
 			uintptr(unsafe.Pointer(&c.id)), uintptr(unsafe.Pointer(&c.config))))
 	})
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = c.settle(f, o.Limit)
 	}
-	if err := c.settle(f, o.Limit); err != nil {
+	if err != nil {
 		return nil, errors.Join(err, c.Abort())
 	}
 	return c, nil
@@ -118,7 +120,7 @@ func (c *Comm) asyncState() (busy bool, err error) {
 
 // settle waits until the library has done what f began. It gives up when the job fails or the limit passes.
 func (c *Comm) settle(f *sharedlib.Func, limit time.Duration) error {
-	for start := time.Now(); ; time.Sleep(pollEvery) {
+	for start, wait := time.Now(), firstPoll; ; wait = min(2*wait, lastPoll) {
 		if busy, err := c.poll(); err != nil || !busy {
 			return err
 		}
@@ -128,14 +130,17 @@ func (c *Comm) settle(f *sharedlib.Func, limit time.Duration) error {
 		if time.Since(start) > limit {
 			return fmt.Errorf("nccl: %s has not ended within %v: another rank may not have called it", f.Name, limit)
 		}
+		time.Sleep(wait)
 	}
 }
 
-// Together calls f, whose collective calls become one. It allocates nothing.
+// Together calls f, whose collective calls become one, and returns when the library has enqueued it. It allocates nothing.
 func (c *Comm) Together(f func() error) error {
 	busy, err := c.group(f)
-	if err == nil && busy {
-		err = c.settle(c.l.fn.GroupEnd, c.Limit)
+	if busy {
+		if late := c.settle(c.l.fn.GroupEnd, c.Limit); err == nil {
+			err = late
+		}
 	}
 	return err
 }
@@ -204,29 +209,30 @@ func (c *Comm) AsyncError() error {
 	return nil
 }
 
-// Abort ends all work of the communicator, on the device and in calls under way, and frees it. Captured graphs with work
-// of the communicator must be freed, or be freed meanwhile. A second call returns the error of the first one.
+// Abort ends all work of the communicator, on the device and in calls under way, and frees it. It waits up to its limit
+// for captured graphs with work of the communicator to be freed; then the error is ErrNotEnded, and the abort goes on. A
+// second call waits again.
 func (c *Comm) Abort() error { return c.free(c.l.fn.CommAbort) }
 
-// free calls f, which frees the communicator, after the last call, and waits for it up to the limit.
+// free calls f, which frees the communicator, after the last other call, and waits for it up to the limit.
 func (c *Comm) free(f *sharedlib.Func) error {
 	c.end.Do(func() {
 		close(c.ended)
-		select {
-		case c.lock <- struct{}{}: // for ever
-		case <-time.After(callTime): // the call waits for the device, which waits for another rank: the abort ends both
-		}
-		freed := make(chan error, 1)
 		go func() {
-			freed <- c.Do(func() error { return c.l.check(f, f.Call(c.h)) })
+			defer close(c.freed)
+			select {
+			case c.lock <- struct{}{}: // for ever
+			case <-time.After(callTime): // the call waits for the device, which waits for another rank: the abort ends both
+			}
+			c.err = c.Do(func() error { return c.l.check(f, f.Call(c.h)) })
 		}()
-		select {
-		case c.freed = <-freed:
-		case <-time.After(c.EndLimit):
-			c.freed = fmt.Errorf("%w: %s has not ended within %v", ErrNotEnded, f.Name, c.EndLimit)
-		}
 	})
-	return c.freed
+	select {
+	case <-c.freed:
+		return c.err
+	case <-time.After(c.EndLimit):
+		return fmt.Errorf("%w: %s has not ended within %v", ErrNotEnded, f.Name, c.EndLimit)
+	}
 }
 
 // Close ends the communicator together with the other ranks. Its work must have ended, and captured graphs with it must

@@ -97,7 +97,6 @@ func TestEveryCallFails(t *testing.T) {
 // TestAsyncError: what the communicator meets by itself is an error of AsyncError, and of the call that waits for it.
 func TestAsyncError(t *testing.T) {
 	fake := fakenccl.New()
-	fake.Lasts["GroupEnd"] = 2
 	c := join(t, fake, options())
 	require.NoError(t, c.AsyncError())
 	fake.Set(func() { fake.State = 6 })
@@ -181,7 +180,7 @@ func TestAbortEndsACall(t *testing.T) {
 	require.NoError(t, c.AsyncError())
 }
 
-// TestAbortThatDoesNotEnd: the caller goes on, with an error that says so.
+// TestAbortThatDoesNotEnd: the caller goes on, with an error that says so, until the abort has ended.
 func TestAbortThatDoesNotEnd(t *testing.T) {
 	fake, o, held := fakenccl.New(), options(), make(chan struct{})
 	fake.Holds, o.EndLimit = held, 10*time.Millisecond
@@ -189,13 +188,14 @@ func TestAbortThatDoesNotEnd(t *testing.T) {
 	require.ErrorIs(t, c.Abort(), ErrNotEnded)
 	require.ErrorIs(t, c.Close(), ErrNotEnded)
 	close(held)
+	require.Eventually(t, func() bool { return c.Close() == nil }, 10*time.Second, time.Millisecond)
+	require.Equal(t, 1, fake.Count("CommAbort"))
 }
 
 // TestOneCallAtATime: goroutines that call, look and abort meet in the library at no time.
 func TestOneCallAtATime(t *testing.T) {
 	for range 50 {
 		fake := fakenccl.New()
-		fake.Lasts["GroupEnd"] = 1
 		c := join(t, fake, options())
 		var all sync.WaitGroup
 		all.Go(func() {
