@@ -143,9 +143,9 @@ func (b *Backend) Adopt(dst *cpu.Buf, v gorgonia.Value, want spec.Operand) (bool
 	return true, nil
 }
 
-// Close releases the device. It frees what is still open on it and reports that as an error. NCCL has ten seconds to end
-// its work with the other ranks; then, or if the Group fails, Close aborts it. If it does not end within ten seconds of
-// that, the device is not released, since that would wait for NCCL's work: Close may be called again.
+// Close releases the device. It frees what is still open on it and reports that as an error. NCCL has ten seconds to
+// end its work with the other ranks; then, or if the Group fails, Close aborts it. If it does not end within ten
+// seconds of that, the device is not released, since that would wait for NCCL's work: Close may be called again.
 func (b *Backend) Close() error {
 	errs := []error{b.collectives.close()}
 	if errors.Is(errs[0], nccl.ErrNotEnded) {

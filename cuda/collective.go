@@ -322,7 +322,10 @@ func (k *communicator) close() error {
 	case <-time.After(k.endTime):
 		return errors.New("cuda: closed while the ranks connect")
 	}
-	if k.comm == nil {
+	switch {
+	case errors.Is(k.err, nccl.ErrNotEnded):
+		return k.err
+	case k.comm == nil:
 		return nil
 	}
 	<-k.watched

@@ -152,8 +152,8 @@ func TestRanksOnFakes(t *testing.T) {
 	}
 }
 
-// TestWireTypes: NCCL sends activations in the types in which the machine stores them, and gradients in float32 or, if the
-// policy says so, in bfloat16.
+// TestWireTypes: NCCL sends activations in the types in which the machine stores them, and gradients in float32 or, if
+// the policy says so, in bfloat16.
 func TestWireTypes(t *testing.T) {
 	for _, c := range []struct {
 		precision   graph.Precision
@@ -168,12 +168,12 @@ func TestWireTypes(t *testing.T) {
 	} {
 		b, _, lib := openNCCL(t, 10*time.Second, 10*time.Second)
 		g := G.NewGraph()
-		x := G.NewMatrix(g, tensor.Float32, G.WithShape(4, 8), G.WithName("x"), G.WithValue(tensor.New(tensor.Of(tensor.Float32),
-			tensor.WithShape(4, 8))))
+		x := G.NewMatrix(g, tensor.Float32, G.WithShape(4, 8), G.WithName("x"),
+			G.WithValue(tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(4, 8))))
 		y := G.Must(ops.SiLU(G.Must(ops.AllGather(G.Must(ops.SiLU(x)), 2))))
 		testutil.Must(graph.Grad(G.Must(G.Sum(y)), x))(t)
-		m := testutil.Must(graph.NewMachine(g, graph.WithBackend(b), graph.WithGroup(newGroup(2)), graph.WithPrecision(c.precision),
-			graph.WithPolicy(graph.Policy{CompressGrads: c.compress})))(t)
+		m := testutil.Must(graph.NewMachine(g, graph.WithBackend(b), graph.WithGroup(newGroup(2)),
+			graph.WithPrecision(c.precision), graph.WithPolicy(graph.Policy{CompressGrads: c.compress})))(t)
 		require.NoError(t, m.RunAll())
 		got := map[string]int{}
 		for _, call := range lib.Calls() {
@@ -285,7 +285,8 @@ type byValue struct {
 // TestGroupThatCannotBeCompared: the plan says so.
 func TestGroupThatCannotBeCompared(t *testing.T) {
 	b, _, _ := openNCCL(t, 10*time.Second, 10*time.Second)
-	_, err := graph.NewMachine(testutil.Must(netOfRanks())(t), graph.WithBackend(b), graph.WithGroup(byValue{group: newGroup(2)}))
+	_, err := graph.NewMachine(testutil.Must(netOfRanks())(t), graph.WithBackend(b),
+		graph.WithGroup(byValue{group: newGroup(2)}))
 	require.ErrorContains(t, err, "the Group is a cuda_test.byValue, which Go cannot compare: use a pointer")
 	require.NoError(t, b.Close())
 }

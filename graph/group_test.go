@@ -160,18 +160,12 @@ func TestCompressedGradients(t *testing.T) {
 	testutil.Within(t, "gradient", lists[1], lists[0], 0.01)
 }
 
-// TestCollectivesThatCannotRun: the plan is an error on all ranks, which says why, for an op of the graph and for one of
-// the machine. No other device or op is tried.
+// TestCollectivesThatCannotRun: the plan is an error on all ranks, which says why, for an op of the graph and for one
+// of the machine. No other device or op is tried.
 func TestCollectivesThatCannotRun(t *testing.T) {
 	for _, own := range []bool{false, true} {
-		for want, offered := range map[string]func(*fakedevice.Backend) []graph.Implementation{
-			"fake has no kernel for all-reduce: the backend offers none": func(*fakedevice.Backend) []graph.Implementation {
-				return nil
-			},
-			"fake has no kernel for all-reduce: picky: unsupported missing: always": func(f *fakedevice.Backend) []graph.Implementation {
-				return []graph.Implementation{f.Implementation("picky")}
-			},
-		} {
+		for name, want := range map[string]string{"": "fake has no kernel for all-reduce: the backend offers none",
+			"picky": "fake has no kernel for all-reduce: picky: unsupported missing: always"} {
 			var errs [2]error
 			require.Error(t, disttest.OnRanks(2, func(g graph.Group) error {
 				disttest.Building.Lock()
@@ -189,12 +183,16 @@ func TestCollectivesThatCannotRun(t *testing.T) {
 				f := fakedevice.NewHalf()
 				f.Reason = graph.ReasonMissing
 				f.Offered = func(s graph.Call, list []graph.Implementation) []graph.Implementation {
-					if _, ok := s.Spec.(collective.Collective); ok {
-						return offered(f)
+					if _, ok := s.Spec.(collective.Collective); !ok {
+						return list
 					}
-					return list
+					if name == "" {
+						return nil
+					}
+					return []graph.Implementation{f.Implementation(name)}
 				}
-				_, errs[g.Rank()] = graph.NewMachine(net, graph.WithBackend(f), graph.WithGroup(g), graph.WithPrecision(graph.BF16))
+				_, errs[g.Rank()] = graph.NewMachine(net, graph.WithBackend(f), graph.WithGroup(g),
+					graph.WithPrecision(graph.BF16))
 				return errs[g.Rank()]
 			}))
 			for _, err := range errs {

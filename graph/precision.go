@@ -27,9 +27,9 @@ type cast struct {
 }
 
 // setTypes gives each value its type. A step has its operands in half precision if the backend asks for it and an
-// implementation accepts them, else in the graph's types. A collective takes them as they are. Casts are steps. Casts of
-// inputs and constants come first, in the prologue; any other cast comes before the first step that needs it. A value
-// that a node shows is cast to float32 right after the step that computes it.
+// implementation accepts them, else in the graph's types. A collective takes them as they are. Casts are steps. Casts
+// of inputs and constants come first, in the prologue; any other cast comes before the first step that needs it. A
+// value that a node shows is cast to float32 right after the step that computes it.
 func (p *plan) setTypes() error {
 	if !spec.IsHalf(p.half) {
 		return nil
@@ -55,8 +55,8 @@ func (p *plan) setTypes() error {
 	return nil
 }
 
-// storage returns the types that the operands of a step should have: those of the backend, or of a collective those that
-// its inputs have, since a cast to float32 would double what it sends.
+// storage returns the types that the operands of a step should have: those of the backend, or of a collective those
+// that its inputs have, since a cast to float32 would double what it sends.
 func (t *precisionPass) storage(s *step, call Call) (in, out []tensor.Dtype) {
 	if _, ok := s.spec.(collective.Collective); !ok {
 		return t.backend.Storage(call, t.half)

@@ -167,8 +167,8 @@ func (s *Stream) wait() error {
 func (s *Stream) Synchronize() error { return s.doUncaptured("synchronize", &s.owned, s.wait) }
 
 // After makes what is enqueued in s from now on wait for what other holds now. If other captures, s joins the capture
-// until its end; before EndCapture, a stream of the capture must call After(s). If s captures, other must be in the same
-// capture: captured work cannot wait for other work.
+// until its end; before EndCapture, a stream of the capture must call After(s). If s captures, other must be in the
+// same capture: captured work cannot wait for other work.
 func (s *Stream) After(other *Stream) error {
 	return s.do("wait for a stream", func() error {
 		if other == nil || other.d != s.d {

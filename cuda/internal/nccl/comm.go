@@ -11,8 +11,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
-// Comm is a rank of a communicator, on one device. No call waits for other ranks without a limit. Collective calls and
-// Close belong to one goroutine at a time; Abort and AsyncError may come from another one. Abort or Close must be called.
+// Comm is a rank of a communicator, on one device, to be closed or aborted. No call waits for other ranks without a
+// limit. Collective calls and Close belong to one goroutine at a time; Abort and AsyncError may come from another one.
 type Comm struct {
 	l *Library
 	Options
@@ -35,7 +35,7 @@ type Options struct {
 	EndLimit time.Duration              // of Abort, and of each part of Close
 }
 
-// config is an ncclConfig_t of version 2.17, which later libraries read, too.
+// config is an ncclConfig_v21700, which later libraries read, too.
 type config struct {
 	size                                    uintptr
 	magic, version                          uint32
@@ -51,7 +51,7 @@ var (
 	ErrNotEnded = errors.New("nccl: the library does not end the communicator")
 )
 
-// The times between polls grow from the first to the second: the library takes some 50 microseconds for a usual call.
+// The times between polls grow from the first to the second: most of what the library does in the background is short.
 const firstPoll, lastPoll = 10 * time.Microsecond, time.Millisecond
 
 // callTime is how long Abort waits for a call under way.
@@ -62,9 +62,8 @@ const callTime = time.Second
 func (l *Library) Join(id *ID, rank, size int, o Options) (*Comm, error) {
 	const unset = math.MinInt32
 	c := &Comm{l: l, Options: o, id: *id, lock: make(chan struct{}, 1), ended: make(chan struct{}),
-		freed: make(chan struct{}), config: config{magic: 0xcafebeef, version: 21700, clusterSize: unset, minCTAs: unset, maxCTAs: unset,
-			splitShare: unset}}
-	c.config.size = unsafe.Sizeof(c.config)
+		freed: make(chan struct{}), config: config{size: unsafe.Sizeof(config{}), magic: 0xcafebeef, version: 21700,
+			clusterSize: unset, minCTAs: unset, maxCTAs: unset, splitShare: unset}} // blocking is 0
 	if err := o.Err(); err != nil {
 		return nil, err
 	}
@@ -134,7 +133,8 @@ func (c *Comm) settle(f *sharedlib.Func, limit time.Duration) error {
 	}
 }
 
-// Together calls f, whose collective calls become one, and returns when the library has enqueued it. It allocates nothing.
+// Together calls f, whose collective calls become one, and returns when the library has enqueued it. It allocates
+// nothing.
 func (c *Comm) Together(f func() error) error {
 	busy, err := c.group(f)
 	if busy {
@@ -162,9 +162,9 @@ func (c *Comm) group(f func() error) (busy bool, err error) {
 	return int32(result) == inProgress, err
 }
 
-// The collective calls, within Together. Counts are elements: of AllGather those of one rank's x, of ReduceScatter those
-// of y. The work is enqueued in the stream. x and y may be the same memory, except that of AllGather x may be this rank's
-// part of y, and of ReduceScatter y this rank's part of x.
+// The collective calls, within Together. Counts are elements: of AllGather those of one rank's x, of ReduceScatter
+// those of y. The work is enqueued in the stream. x and y may be the same memory, except that of AllGather x may be
+// this rank's part of y, and of ReduceScatter y this rank's part of x.
 
 func (c *Comm) AllReduce(x, y uintptr, count int, t Type, op Op, stream uintptr) error {
 	f := c.l.fn.AllReduce
@@ -210,8 +210,8 @@ func (c *Comm) AsyncError() error {
 }
 
 // Abort ends all work of the communicator, on the device and in calls under way, and frees it. It waits up to its limit
-// for captured graphs with work of the communicator to be freed; then the error is ErrNotEnded, and the abort goes on. A
-// second call waits again.
+// for captured graphs with work of the communicator to be freed; then the error is ErrNotEnded, and the abort goes on.
+// A second call waits again.
 func (c *Comm) Abort() error { return c.free(c.l.fn.CommAbort) }
 
 // free calls f, which frees the communicator, after the last other call, and waits for it up to the limit.
@@ -221,7 +221,7 @@ func (c *Comm) free(f *sharedlib.Func) error {
 		go func() {
 			defer close(c.freed)
 			select {
-			case c.lock <- struct{}{}: // for ever
+			case c.lock <- struct{}{}: // it stays locked
 			case <-time.After(callTime): // the call waits for the device, which waits for another rank: the abort ends both
 			}
 			c.err = c.Do(func() error { return c.l.check(f, f.Call(c.h)) })

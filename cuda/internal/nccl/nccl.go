@@ -82,8 +82,8 @@ type Library struct {
 // lays them out, and then by the loader of the system. The error is a *Missing if it finds none, or only older ones.
 func Open() (*Library, error) { return OpenBy(os.Getenv(cublaslt.FoldersVariable), sharedlib.Open) }
 
-// OpenBy is Open with those folders, separated as in PATH. load opens a file by its path, or by a name that the loader of
-// the system searches for.
+// OpenBy is Open with those folders, separated as in PATH. load opens a file by its path, or by a name that the loader
+// of the system searches for.
 func OpenBy(folders string, load func(name string) (sharedlib.Library, error)) (*Library, error) {
 	var places []string
 	for _, f := range filepath.SplitList(folders) {

@@ -27,8 +27,8 @@ func open(t *testing.T, fake *fakenccl.Library) *Library {
 
 // options are those of a job that goes on.
 func options() Options {
-	return Options{Do: func(f func() error) error { return f() }, Err: func() error { return nil }, Limit: 10 * time.Second,
-		EndLimit: 10 * time.Second}
+	return Options{Do: func(f func() error) error { return f() }, Err: func() error { return nil },
+		Limit: 10 * time.Second, EndLimit: 10 * time.Second}
 }
 
 func join(t *testing.T, fake *fakenccl.Library, o Options) *Comm {
@@ -53,7 +53,8 @@ func TestCalls(t *testing.T) {
 		c := testutil.Must(lib.Join(testutil.Must(lib.NewID())(t), 1, 4, options()))(t)
 		require.NoError(t, c.Together(func() error {
 			return errors.Join(c.AllReduce(10, 11, 5, Float32, Mean, 9), c.Reduce(10, 11, 5, BFloat16, Sum, 3, 9),
-				c.Broadcast(10, 11, 5, Float64, 3, 9), c.AllGather(10, 11, 5, Float16, 9), c.ReduceScatter(10, 11, 5, Float32, Sum, 9))
+				c.Broadcast(10, 11, 5, Float64, 3, 9), c.AllGather(10, 11, 5, Float16, 9),
+				c.ReduceScatter(10, 11, 5, Float32, Sum, 9))
 		}))
 		require.NoError(t, sum(c))
 		require.NoError(t, errors.Join(c.AsyncError(), c.Close(), c.Close(), c.Abort(), c.AsyncError()))

@@ -108,7 +108,7 @@ func (l *Library) Find(symbol string) (sharedlib.Code, error) {
 	}, nil
 }
 
-// config is an ncclConfig_t of version 2.17.
+// config is an ncclConfig_v21700.
 type config struct {
 	size    uintptr
 	words   [6]uint32
