@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"gorgonia.org/gorgonia"
 
@@ -50,9 +52,10 @@ func Open(n int, opts ...Option) (*Backend, error) {
 		EncodeTensorMap: dev.EncodeTensorMap,
 	}
 	b := &Backend{dev: dev, gpu: gpu, modules: kernels.NewModules(dev)}
-	b.collectives.load = nccl.Open
+	c := &b.collectives
+	c.dev, c.library, c.connectTime, c.endTime = dev, sync.OnceValues(nccl.Open), time.Minute, 10*time.Second
 	if _, alone := dev.Driver().(interface{ NoLibraries() }); alone {
-		b.collectives.load = func() (*nccl.Library, error) { return nil, new(nccl.Missing) }
+		c.library = func() (*nccl.Library, error) { return nil, new(nccl.Missing) }
 	}
 	lt, err := openLibrary(dev)
 	if err != nil {
@@ -146,9 +149,14 @@ func (b *Backend) Adopt(dst *cpu.Buf, v gorgonia.Value, want spec.Operand) (bool
 	return true, nil
 }
 
-// Close releases the device. It frees what is still open on it and reports that as an error.
+// Close releases the device. It frees what is still open on it and reports that as an error. NCCL has ten seconds to
+// end its work with the other ranks; then, or if the Group fails, Close aborts it. If it does not end within ten
+// seconds of that, the device is not released, since that would wait for NCCL's work: Close may be called again.
 func (b *Backend) Close() error {
-	errs := []error{b.collectives.close(b.dev)}
+	errs := []error{b.collectives.close()}
+	if errors.Is(errs[0], nccl.ErrNotEnded) {
+		return errs[0]
+	}
 	if b.library != nil {
 		errs = append(errs, b.library.Close())
 		b.library = nil

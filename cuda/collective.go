@@ -3,7 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"runtime"
+	"reflect"
 	"sync"
 	"time"
 
@@ -44,7 +44,7 @@ func (i *collectiveImplementation) Guard(s graph.Call) error {
 			return graph.Refuse(graph.ReasonType, "%v, want floats", x)
 		}
 	}
-	if _, err := i.backend.collectives.open(); err != nil {
+	if _, err := i.backend.collectives.library(); err != nil {
 		return graph.Refuse(graph.ReasonMissing, "%v", err)
 	}
 	return nil
@@ -52,20 +52,18 @@ func (i *collectiveImplementation) Guard(s graph.Call) error {
 
 // Bind implements graph.Implementation.
 func (i *collectiveImplementation) Bind(s graph.Call, in, out []spec.Arg) (graph.Kernel, error) {
+	if !reflect.ValueOf(s.Group).Comparable() { // it is a key of collectives
+		return nil, fmt.Errorf("the Group is a %T, which Go cannot compare: use a pointer", s.Group)
+	}
 	k := &collectiveKernel{backend: i.backend, op: i.op, group: s.Group}
 	k.launched = driver.Launched{Op: i.op.Name(), Kernel: "nccl", Owner: k}
 	k.enqueue, k.calls = k.enqueueCalls, k.callAll
-	elementwise := func() bool {
-		switch i.op.(type) {
-		case collective.AllGather, collective.ReduceScatter:
-			return false
-		}
-		return true
-	}()
+	_, gathers := i.op.(collective.AllGather)
+	_, scatters := i.op.(collective.ReduceScatter)
 	for j, x := range in {
 		n, before := min(x.Elements(), out[j].Elements()), len(k.parts)-1
 		behind := func(at int) bool { return at < len(s.Adjacent) && s.Adjacent[at] }
-		if elementwise && j > 0 && x.Dtype == in[j-1].Dtype && behind(j) && behind(len(in)+j) {
+		if !gathers && !scatters && j > 0 && x.Dtype == in[j-1].Dtype && behind(j) && behind(len(in)+j) {
 			k.parts[before].count += n
 			continue
 		}
@@ -101,7 +99,7 @@ func (k *collectiveKernel) WorkBytes() int { return 0 }
 // Prepare implements graph.Kernel. The first one connects the ranks.
 func (k *collectiveKernel) Prepare(graph.Stream, *cpu.Buf) (err error) {
 	if k.comm == nil {
-		k.comm, err = k.backend.collectives.of(k.group, k.backend.dev)
+		k.comm, err = k.backend.collectives.of(k.group)
 	}
 	return err
 }
@@ -146,12 +144,6 @@ func (k *collectiveKernel) callAll() error {
 // call calls NCCL for a part.
 func (k *collectiveKernel) call(p *collectivePart) error {
 	x, y, s := uintptr(driver.Address(p.x)), uintptr(driver.Address(p.y)), uintptr(k.stream)
-	operation := func(mean bool) nccl.Op {
-		if mean {
-			return nccl.Mean
-		}
-		return nccl.Sum
-	}
 	switch op := k.op.(type) {
 	case collective.AllReduce:
 		return k.comm.AllReduce(x, y, p.count, p.typ, operation(op.Mean), s)
@@ -167,54 +159,82 @@ func (k *collectiveKernel) call(p *collectivePart) error {
 	return fmt.Errorf("unknown collective %T", k.op)
 }
 
+func operation(mean bool) nccl.Op {
+	if mean {
+		return nccl.Mean
+	}
+	return nccl.Sum
+}
+
 // collectives are a backend's communicators, one for each group.
 type collectives struct {
-	mu    sync.Mutex
-	lib   *nccl.Library
-	err   error // of opening lib
-	comms map[graph.Group]*communicator
-	load  func() (*nccl.Library, error) // nccl.Open, or that of a test
+	dev     *driver.Device
+	library func() (*nccl.Library, error) // opens it, once
+
+	// The most that connecting the ranks, or a first call, and each part of closing a communicator may take.
+	connectTime, endTime time.Duration
+
+	mu     sync.Mutex // guards what follows
+	comms  map[graph.Group]*communicator
+	closed bool
 }
 
-// communicator is a communicator and the goroutine that watches it.
+// communicator is a group's communicator and the goroutine that watches it.
 type communicator struct {
-	*nccl.Comm
-	stop  chan struct{}
-	ended chan struct{}
+	*collectives
+	group graph.Group
+
+	connecting sync.Once // connects the ranks: sets comm or err
+	comm       *nccl.Comm
+	err        error
+
+	stopped chan struct{} // ends the watch, and connecting
+	stop    func()        // closes it
+	watched chan struct{} // closed when the watch has ended
 }
 
-// open returns the library, which it opens once.
-func (c *collectives) open() (*nccl.Library, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.lib == nil && c.err == nil {
-		c.lib, c.err = c.load()
-	}
-	return c.lib, c.err
-}
+// watchEvery is the time between two looks at a communicator's state.
+const watchEvery = 100 * time.Millisecond
+
+var errBackendClosed = errors.New("cuda: the backend is closed")
 
 // of returns the communicator of a group. The first call connects the ranks: all make it at the same point of their
-// plans.
-func (c *collectives) of(g graph.Group, d *driver.Device) (*nccl.Comm, error) {
-	lib, err := c.open()
+// plans. If that fails, all calls return the error.
+func (c *collectives) of(g graph.Group) (*nccl.Comm, error) {
+	lib, err := c.library()
 	if err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if known := c.comms[g]; known != nil {
-		return known.Comm, nil
+	k := c.comms[g]
+	if k == nil && !c.closed {
+		if c.comms == nil {
+			c.comms = map[graph.Group]*communicator{}
+		}
+		k = &communicator{collectives: c, group: g, stopped: make(chan struct{}), watched: make(chan struct{})}
+		k.stop = sync.OnceFunc(func() { close(k.stopped) })
+		c.comms[g] = k
 	}
+	c.mu.Unlock()
+	if k == nil {
+		return nil, errBackendClosed
+	}
+	k.connecting.Do(func() { k.comm, k.err = k.connect(lib) })
+	return k.comm, k.err
+}
+
+// connect connects the ranks and starts the watch.
+func (k *communicator) connect(lib *nccl.Library) (*nccl.Comm, error) {
+	g := k.group
 	if err := graph.Agree(g, map[string]string{"NCCL": lib.Version()}); err != nil {
 		return nil, err
 	}
-	var id nccl.ID
+	id := new(nccl.ID)
 	if g.Rank() == 0 {
-		drawn, err := lib.NewID()
-		if err != nil {
+		var err error
+		if id, err = lib.NewID(); err != nil {
 			return nil, err
 		}
-		id = *drawn
 	}
 	all, err := g.AllGather("NCCL id", id[:])
 	if err != nil {
@@ -223,83 +243,94 @@ func (c *collectives) of(g graph.Group, d *driver.Device) (*nccl.Comm, error) {
 	if copy(id[:], all[0]) != len(id) {
 		return nil, errors.New("rank 0 sent no NCCL id")
 	}
-	type result struct {
-		comm *nccl.Comm
-		err  error
+	connected := false
+	comm, err := lib.Join(id, g.Rank(), g.Size(), nccl.Options{Do: k.dev.DoUnchecked, Limit: k.connectTime,
+		EndLimit: k.endTime, Err: func() error {
+			select {
+			case <-k.stopped:
+				if !connected {
+					return errBackendClosed
+				}
+			default:
+			}
+			return g.Err()
+		}})
+	if err != nil {
+		return nil, err
 	}
-	joined := make(chan result, 1)
-	go func() { // if another rank never comes, it never ends, and this process should
-		var r result
-		r.err = d.Do(func() (err error) { r.comm, err = lib.Join(&id, g.Rank(), g.Size()); return err })
-		joined <- r
-	}()
-	late := time.NewTimer(connectTime)
-	defer late.Stop()
-	select {
-	case r := <-joined:
-		if r.err != nil {
-			return nil, r.err
-		}
-		k := &communicator{r.comm, make(chan struct{}), make(chan struct{})}
-		if c.comms == nil {
-			c.comms = map[graph.Group]*communicator{}
-		}
-		c.comms[g] = k
-		go k.watch(g)
-		return k.Comm, nil
-	case <-late.C:
-		return nil, fmt.Errorf("NCCL has not connected the ranks within %v", connectTime)
-	case <-g.Done():
-		return nil, g.Err()
-	}
+	connected = true
+	go k.watch(comm)
+	return comm, nil
 }
 
-// connectTime is how long NCCL may take to connect the ranks.
-const connectTime = time.Minute
-
-// watchEvery is the time between two looks at a communicator's state.
-const watchEvery = 100 * time.Millisecond
-
 // watch aborts the communicator when the group has failed, and fails the group when the communicator has.
-func (k *communicator) watch(g graph.Group) {
-	defer close(k.ended)
-	runtime.LockOSThread() // Abort needs no context, and waits long
-	defer runtime.UnlockOSThread()
+func (k *communicator) watch(comm *nccl.Comm) {
+	defer close(k.watched)
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
 		select {
-		case <-k.stop:
+		case <-k.stopped:
 			return
-		case <-g.Done():
-			_ = k.Abort()
+		case <-k.group.Done():
+			_ = comm.Abort() // the group has the first error
 			return
 		case <-tick.C:
-			if err := k.AsyncError(); err != nil {
-				g.Fail(err)
+			if err := comm.AsyncError(); err != nil {
+				k.group.Fail(err)
 			}
 		}
 	}
 }
 
-// close closes the communicators.
-func (c *collectives) close(d *driver.Device) error {
+// close ends the communicators, all at once, behind the captured graphs. If one does not end, the error is
+// nccl.ErrNotEnded, and another call waits for it again.
+func (c *collectives) close() error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	var errs []error
-	for g, k := range c.comms {
-		if g.Err() == nil {
-			close(k.stop)
-			<-k.ended
-			errs = append(errs, d.Do(k.Close))
-			continue
-		}
-		select {
-		case <-k.ended:
-		case <-time.After(10 * time.Second):
-			errs = append(errs, errors.New("nccl: the communicator does not end"))
-		}
+	comms := c.comms
+	c.comms, c.closed = nil, true
+	c.mu.Unlock()
+	if len(comms) == 0 {
+		return nil
 	}
-	c.comms = nil
-	return errors.Join(errs...)
+	errs, ended := []error{c.dev.FreeGraphs()}, make(chan error)
+	for _, k := range comms {
+		go func() { ended <- k.close() }()
+	}
+	for range comms {
+		errs = append(errs, <-ended)
+	}
+	err := errors.Join(errs...)
+	if errors.Is(err, nccl.ErrNotEnded) {
+		c.mu.Lock()
+		c.comms = comms
+		c.mu.Unlock()
+	}
+	return err
+}
+
+// close ends the communicator: together with the other ranks, or, of a group that has failed, by an abort.
+func (k *communicator) close() error {
+	k.stop()
+	connected := make(chan struct{})
+	go func() {
+		k.connecting.Do(func() { k.err = errBackendClosed })
+		close(connected)
+	}()
+	select {
+	case <-connected:
+	case <-time.After(k.endTime):
+		return errors.New("cuda: closed while the ranks connect")
+	}
+	switch {
+	case errors.Is(k.err, nccl.ErrNotEnded):
+		return k.err
+	case k.comm == nil:
+		return nil
+	}
+	<-k.watched
+	if k.group.Err() != nil {
+		return k.comm.Abort()
+	}
+	return k.comm.Close()
 }

@@ -187,8 +187,8 @@ type Stream interface {
 	NewEvent() (Event, error)
 
 	// After makes what is enqueued in this stream from now on wait for what s, a stream of the same backend, holds now. In
-	// a capture of s or of this stream both are recorded; EndCapture then needs the captured stream to have come After the
-	// other one.
+	// a capture of s both are recorded; EndCapture then needs the captured stream to have come After the other one. In a
+	// capture of this stream, s must be in it, too: anything else is an error.
 	After(s Stream) error
 
 	// BeginCapture starts a recording: until EndCapture, launches are recorded and not run. No copies may come in

@@ -34,6 +34,8 @@ func (p *plan) dispatch() error {
 // implement chooses an implementation for s and adds s to the plan.
 func (p *plan) implement(s *step) error {
 	call := p.call(s)
+	_, collects := s.spec.(collective.Collective)
+	collects = collects && p.group != nil
 	kernel, impl, refused, err := bindFirst(p.backend, call, args(s.in), args(s.out))
 	p.steps, s.refused = append(p.steps, s), append(s.refused, refused...)
 	switch {
@@ -42,12 +44,17 @@ func (p *plan) implement(s *step) error {
 	case p.policy.Strict && slices.ContainsFunc(s.refused, Refusal.fallback):
 		r := s.refused[slices.IndexFunc(s.refused, Refusal.fallback)]
 		return fmt.Errorf("strict: %s: %w", r.Name, r.Why)
+	case kernel == nil && (s.op == nil || collects): // nothing else runs it
+		why := "the backend offers none"
+		if len(refused) > 0 {
+			why = joinRefusals(refused)
+		}
+		return fmt.Errorf("%s has no kernel for %s: %s", p.device.Kind, s.spec.Name(), why)
 	case kernel == nil:
 		return p.leaveToHost(s)
 	}
 	s.kernel, s.implementation, s.cost = kernel, impl.Name(), call.Cost()
-	_, collects := s.spec.(collective.Collective)
-	s.ownWork, s.side = -1, collects && p.group != nil
+	s.ownWork, s.side = -1, collects
 	if k, ok := kernel.(KeepsWork); ok && k.KeepsWork() || s.side {
 		s.ownWork = p.ownWork
 		p.ownWork += alignUp(kernel.WorkBytes(), p.device.Alignment)
@@ -74,9 +81,6 @@ func (v *planValue) addCheck(c valueCheck) {
 // leaveToHost makes s a step on the host for the main output alone. Each further output that is a node gets a step of
 // its own: its op returns the output that the op of s has kept.
 func (p *plan) leaveToHost(s *step) error {
-	if s.op == nil {
-		return fmt.Errorf("%s has no kernel for %s", p.device.Kind, s.spec.Name())
-	}
 	if p.policy.Strict && !p.device.Host {
 		return fmt.Errorf("strict: %s has no kernel for this op", p.device.Kind)
 	}

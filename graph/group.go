@@ -8,7 +8,7 @@ import (
 )
 
 // Group is the ranks of a job: processes, one for each device, that run the same plan. Package graph/dist makes Groups.
-// All methods but AllGather may be called from any goroutine.
+// All methods but AllGather may be called from any goroutine. Go must be able to compare Groups: use a pointer.
 type Group interface {
 	Rank() int // of this process, from 0
 	Size() int // number of ranks, at least 1

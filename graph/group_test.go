@@ -2,7 +2,9 @@ package graph_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,6 +18,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/collective"
 )
 
 // TestRanks: the collective ops, and training, with several ranks on the CPU and on devices, where steps of the second
@@ -154,4 +158,108 @@ func TestCompressedGradients(t *testing.T) {
 	}
 	require.NotEqual(t, lists[0], lists[1])
 	testutil.Within(t, "gradient", lists[1], lists[0], 0.01)
+}
+
+// TestCollectivesThatCannotRun: the plan is an error on all ranks, which says why, for an op of the graph and for one
+// of the machine. No other device or op is tried.
+func TestCollectivesThatCannotRun(t *testing.T) {
+	for _, own := range []bool{false, true} {
+		for name, want := range map[string]string{"": "fake has no kernel for all-reduce: the backend offers none",
+			"picky": "fake has no kernel for all-reduce: picky: unsupported missing: always"} {
+			var errs [2]error
+			require.Error(t, disttest.OnRanks(2, func(g graph.Group) error {
+				disttest.Building.Lock()
+				net := G.NewGraph()
+				x := G.NewVector(net, tensor.Float32, G.WithShape(4), G.WithName("x"))
+				y := G.Must(ops.SiLU(x))
+				if own {
+					y = G.Must(ops.AllReduce(y, 2))
+				}
+				_, err := graph.Grad(G.Must(G.Sum(y)), x)
+				disttest.Building.Unlock()
+				if err != nil {
+					return err
+				}
+				f := fakedevice.NewHalf()
+				f.Reason = graph.ReasonMissing
+				f.Offered = func(s graph.Call, list []graph.Implementation) []graph.Implementation {
+					if _, ok := s.Spec.(collective.Collective); !ok {
+						return list
+					}
+					if name == "" {
+						return nil
+					}
+					return []graph.Implementation{f.Implementation(name)}
+				}
+				_, errs[g.Rank()] = graph.NewMachine(net, graph.WithBackend(f), graph.WithGroup(g),
+					graph.WithPrecision(graph.BF16))
+				return errs[g.Rank()]
+			}))
+			for _, err := range errs {
+				require.ErrorContains(t, err, want)
+			}
+		}
+	}
+}
+
+// TestCollectivesInMemory makes random chains of collectives and other ops, in float32 and in bfloat16: a collective
+// sends activations as they are, and its output overlaps no input.
+func TestCollectivesInMemory(t *testing.T) {
+	const ranks = 2
+	for seed := range uint64(30) {
+		half := seed%2 == 1
+		require.NoError(t, disttest.OnRanks(ranks, func(g graph.Group) error {
+			net, err := chainOfRanks(rand.New(rand.NewPCG(seed, 3)), ranks)
+			if err != nil {
+				return err
+			}
+			f := fakedevice.NewHalf()
+			f.Stored = func(s graph.Call, in, out []tensor.Dtype) {
+				if _, ok := s.Spec.(collective.Collective); ok {
+					in[0], out[0] = tensor.Float32, tensor.Float32
+				}
+			}
+			opts := []graph.Option{graph.WithBackend(f), graph.WithGroup(g)}
+			if half {
+				opts = append(opts, graph.WithPrecision(graph.BF16))
+			}
+			m, err := graph.NewMachine(net, opts...)
+			if err != nil {
+				return err
+			}
+			sent := map[tensor.Dtype]int{}
+			for _, s := range m.Plan().Steps {
+				if _, ok := s.Spec.(collective.Collective); ok && len(s.Inputs) == 1 && s.Inputs[0].Shape.Dims() == 2 {
+					sent[s.Inputs[0].Dtype]++
+				}
+			}
+			if half != (sent[spec.BFloat16] > 0) {
+				return fmt.Errorf("seed %d: half precision %v, sent %v: %v", seed, half, sent, m.Plan())
+			}
+			return errors.Join(m.Overlap(), m.RunAll(), m.Close())
+		}), "seed %d", seed)
+	}
+}
+
+// chainOfRanks returns a graph of an input, collectives with other ops between them, a sum, and its gradient.
+func chainOfRanks(r *rand.Rand, ranks int) (*G.ExprGraph, error) {
+	disttest.Building.Lock()
+	defer disttest.Building.Unlock()
+	g := G.NewGraph()
+	in := G.NewMatrix(g, tensor.Float32, G.WithShape(8, 64), G.WithName("x"),
+		G.WithValue(tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(8, 64))))
+	x := in
+	for range 2 + r.IntN(8) {
+		x = G.Must(ops.SiLU(x))
+		switch rows := x.Shape()[0]; {
+		case rows < 32 && r.IntN(2) == 0:
+			x = G.Must(ops.AllGather(x, ranks))
+		case rows > 4:
+			x = G.Must(ops.ReduceScatter(x, ranks))
+		default:
+			x = G.Must(ops.AllReduce(x, ranks))
+		}
+	}
+	_, err := graph.Grad(G.Must(G.Sum(G.Must(ops.SiLU(x)))), in)
+	return g, err
 }

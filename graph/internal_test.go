@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -8,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/ops/spec/collective"
 )
 
 // PoisonFreed makes m fill free memory with NaN, now and after each step: all memory without a value that is still to
@@ -48,6 +51,26 @@ func (m *Machine) PoisonFreed() {
 	}
 	poison(-1)
 	m.afterStep = poison
+}
+
+// Overlap returns an error if a collective has an output that overlaps another value than the input of its number, or
+// has that in place although their sizes differ.
+func (m *Machine) Overlap() error {
+	for _, s := range m.steps {
+		if _, ok := s.spec.(collective.Collective); !ok {
+			continue
+		}
+		for i, y := range s.out {
+			for j, x := range s.in {
+				from, to := uintptr(x.arg.Buf.Pointer()), uintptr(y.arg.Buf.Pointer())
+				apart := from+uintptr(x.arg.Buf.Bytes()) <= to || to+uintptr(y.arg.Buf.Bytes()) <= from
+				if same := i == j && from == to && x.arg.Buf.Bytes() == y.arg.Buf.Bytes(); !apart && !same {
+					return fmt.Errorf("%s: output %d at %d overlaps input %d at %d", s.spec.Name(), i, to, j, from)
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // TestArenaRegionsDoNotOverlap lays out regions with random lifetimes: regions that live at the same time do not

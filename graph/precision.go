@@ -8,6 +8,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/collective"
 )
 
 // precisionPass is the state of the pass setTypes.
@@ -26,9 +27,9 @@ type cast struct {
 }
 
 // setTypes gives each value its type. A step has its operands in half precision if the backend asks for it and an
-// implementation accepts them, else in the graph's types. Casts are steps. Casts of inputs and constants come first, in
-// the prologue; any other cast comes before the first step that needs it. A value that a node shows is cast to float32
-// right after the step that computes it.
+// implementation accepts them, else in the graph's types. A collective takes them as they are. Casts are steps. Casts
+// of inputs and constants come first, in the prologue; any other cast comes before the first step that needs it. A
+// value that a node shows is cast to float32 right after the step that computes it.
 func (p *plan) setTypes() error {
 	if !spec.IsHalf(p.half) {
 		return nil
@@ -54,10 +55,22 @@ func (p *plan) setTypes() error {
 	return nil
 }
 
+// storage returns the types that the operands of a step should have: those of the backend, or of a collective those
+// that its inputs have, since a cast to float32 would double what it sends.
+func (t *precisionPass) storage(s *step, call Call) (in, out []tensor.Dtype) {
+	if _, ok := s.spec.(collective.Collective); !ok {
+		return t.backend.Storage(call, t.half)
+	}
+	for _, x := range call.In {
+		in = append(in, x.Dtype)
+	}
+	return in, in
+}
+
 // addStep adds a step of the graph, with casts before it and after it.
 func (t *precisionPass) addStep(s *step) error {
 	call := t.call(s)
-	in, out := t.backend.Storage(call, t.half)
+	in, out := t.storage(s, call)
 	if len(in) != len(s.in) || len(out) != len(s.out) {
 		return fmt.Errorf("%s returned storage types for %d inputs and %d outputs, want %d and %d", t.device.Kind,
 			len(in), len(out), len(s.in), len(s.out))

@@ -64,6 +64,8 @@ func (s *stream) After(other graph.Stream) error {
 	case s.capture != nil && o.side: // it leaves it
 		s.enqueue(*o.capture...)
 		o.capture, o.side = nil, false
+	case s.capture != nil && o.capture == nil:
+		return errors.New("a capture cannot wait for work outside of it")
 	case s.capture == nil:
 		n := o.ended + len(o.queue)
 		s.enqueue(func() error { return o.runTo(n) })

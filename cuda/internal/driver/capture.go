@@ -20,7 +20,7 @@ type Replay struct {
 func (p *Replay) leave() {
 	for _, s := range p.sides {
 		if s.capture == p {
-			s.leaveCapture()
+			s.capture, s.side = nil, false
 		}
 	}
 	p.sides = nil
@@ -76,7 +76,8 @@ func (s *Stream) drop() error {
 		return err
 	}
 	if state != CaptureNone {
-		if err := s.endCapture(); err != nil && !errors.Is(err, CaptureInvalidated) {
+		err := s.endCapture()
+		if err != nil && !errors.Is(err, CaptureInvalidated) && !errors.Is(err, CaptureUnjoined) {
 			return err
 		}
 	}

@@ -145,7 +145,7 @@ func (d *Device) Close() error {
 		leaks = d.leaks()
 	}
 	known := d.fault.Load()
-	err := d.current(d.destroyAll)
+	err := d.DoUnchecked(d.destroyAll)
 	fault := d.fault.Load()
 	if err != nil && fault == nil {
 		return errors.Join(d.failed("close", err), leaks)
@@ -160,6 +160,20 @@ func (d *Device) Close() error {
 		return errors.Join(fault, leaks)
 	}
 	return leaks
+}
+
+// FreeGraphs frees the captured graphs, as Close does later. Close still counts those that the caller has not freed.
+func (d *Device) FreeGraphs() error {
+	if d.ctx == 0 || d.fault.Load() != nil {
+		return nil
+	}
+	return d.do("free graphs", func() error {
+		var errs []error
+		for _, p := range open[*Replay](d) {
+			errs = append(errs, p.destroy())
+		}
+		return errors.Join(errs...)
+	})
 }
 
 // destroyAll destroys the open objects, each one before the objects that it uses.

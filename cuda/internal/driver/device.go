@@ -63,11 +63,11 @@ func (d *Device) Do(f func() error) error {
 	if f := d.fault.Load(); f != nil {
 		return f
 	}
-	return d.current(f)
+	return d.DoUnchecked(f)
 }
 
-// current is Do without its checks: the device may be closed or have failed.
-func (d *Device) current(f func() error) error {
+// DoUnchecked is Do even if the device is being closed or has failed: for calls that free something.
+func (d *Device) DoUnchecked(f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := d.call(d.fn.CtxSetCurrent, d.ctx); err != nil {

@@ -145,4 +145,5 @@ var (
 	errClosed    = errors.New("closed")
 	errForeign   = errors.New("of another device")
 	errCapturing = errors.New("a capture is under way")
+	errOutside   = errors.New("a capture cannot wait for work outside of it")
 )

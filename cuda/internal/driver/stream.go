@@ -166,8 +166,9 @@ func (s *Stream) wait() error {
 // the work is a *Fault.
 func (s *Stream) Synchronize() error { return s.doUncaptured("synchronize", &s.owned, s.wait) }
 
-// After makes what is enqueued in s from now on wait for what other holds now. If other captures, s joins the capture,
-// until a stream of that capture calls After(s): before EndCapture, one must.
+// After makes what is enqueued in s from now on wait for what other holds now. If other captures, s joins the capture
+// until its end; before EndCapture, a stream of the capture must call After(s). If s captures, other must be in the
+// same capture: captured work cannot wait for other work.
 func (s *Stream) After(other *Stream) error {
 	return s.do("wait for a stream", func() error {
 		if other == nil || other.d != s.d {
@@ -176,28 +177,26 @@ func (s *Stream) After(other *Stream) error {
 		if err := other.check(); err != nil {
 			return err
 		}
+		if other.abandoned {
+			if err := other.drop(); err != nil {
+				return err
+			}
+		}
+		if s.capture != nil && s.capture != other.capture {
+			return errOutside
+		}
 		if err := other.fork.record(); err != nil {
 			return err
 		}
 		if err := s.d.call(s.d.fn.StreamWaitEvent, s.h, other.fork.h, 0); err != nil {
 			return err
 		}
-		switch {
-		case s.capture == nil && other.capture != nil:
+		if s.capture == nil && other.capture != nil {
 			s.capture, s.side = other.capture, true
 			s.capture.sides = append(s.capture.sides, s)
-		case s.capture != nil && other.side:
-			other.leaveCapture()
 		}
 		return nil
 	})
-}
-
-// leaveCapture ends the part of s in the capture of another stream.
-func (s *Stream) leaveCapture() {
-	if s.side {
-		s.capture, s.side = nil, false
-	}
 }
 
 // Copy enqueues a copy within the device.

@@ -44,6 +44,10 @@ const (
 	LaunchFailed       Result = 719
 	TensorMemoryLeak   Result = 721
 	CaptureInvalidated Result = 901
+	CaptureMerge       Result = 902 // two captures would become one
+	CaptureUnjoined    Result = 904 // at its end, another stream has work that the first one has not waited for
+	CaptureIsolation   Result = 905 // captured work would wait for work outside of the capture
+	CapturedEvent      Result = 907 // the event was recorded in a capture, and the call is outside of that
 	Unknown            Result = 999
 )
 

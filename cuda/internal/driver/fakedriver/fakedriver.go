@@ -271,7 +271,7 @@ func destroy[T object]() handler {
 // inStream is the handler of a call whose argument i is a stream. The call fails if a capture of the stream is broken.
 func inStream(i int, f func(d *Driver, s *stream, a []uintptr) driver.Result) handler {
 	return on(i, func(d *Driver, s *stream, a []uintptr) driver.Result {
-		if s.capturing == driver.CaptureBroken {
+		if s.state() == driver.CaptureBroken {
 			return driver.CaptureInvalidated
 		}
 		return f(d, s, a)

@@ -113,7 +113,7 @@ var moduleCalls = map[string]handler{
 		switch {
 		case !ok || s.gpu != f.gpu:
 			return driver.InvalidHandle
-		case s.capturing == driver.CaptureBroken:
+		case s.state() == driver.CaptureBroken:
 			return driver.CaptureInvalidated
 		case c.attributes > 1 || *c.attribute != overlap || shared > f.dynamic || g.X < 1 || g.Y < 1 || g.Z < 1 ||
 			g.Y > 65535 || g.Z > 65535 || b.X < 1 || b.Y < 1 || b.Z < 1 || b.X*b.Y*b.Z > 1024:

@@ -19,20 +19,25 @@ type op struct {
 
 type stream struct {
 	*gpu
-	queue     []op
-	next      int   // the index of the first op that has not run
-	capturing int32 // a capture state of package driver
-	captured  []op
-	origin    *stream // whose capture this one has joined, or nil
-	unjoined  bool    // the origin has not waited for it since
+	queue    []op
+	next     int      // the index of the first op that has not run
+	capture  *capture // that the stream is in, or nil
+	unjoined bool     // its part of the capture holds what no other stream has waited for
+}
+
+// capture is a capture under way, of one stream or of several.
+type capture struct {
+	origin *stream // that began it
+	broken bool
+	ops    []op
 }
 
 type event struct {
 	*gpu
 	stream   *stream
-	recorded int  // number of the last record, 0 before the first
-	captured bool // the last record was captured
-	ended    int  // number of the last record that has run
+	recorded int      // number of the last record, 0 before the first
+	capture  *capture // that holds the last record, or nil
+	ended    int      // number of the last record that has run
 	time     float32
 }
 
@@ -46,10 +51,8 @@ type executable struct{ graph }
 // add enqueues o, or records it.
 func (s *stream) add(o op) *op {
 	q := &s.queue
-	if s.capturing != driver.CaptureNone {
-		if q = &s.captured; s.origin != nil {
-			q, s.unjoined = &s.origin.captured, true
-		}
+	if c := s.capture; c != nil {
+		q, s.unjoined = &c.ops, s != c.origin
 	}
 	*q = append(*q, o)
 	return &(*q)[len(*q)-1]
@@ -113,10 +116,29 @@ func (d *Driver) drain(g *gpu) driver.Result {
 func (d *Driver) BreakCapture() {
 	defer d.lock()()
 	for _, x := range d.objects {
-		if s, ok := x.(*stream); ok && s.capturing != driver.CaptureNone {
-			s.capturing = driver.CaptureBroken
+		if s, ok := x.(*stream); ok && s.capture != nil {
+			s.capture.broken = true
 		}
 	}
+}
+
+// state returns a capture state of package driver.
+func (s *stream) state() int32 {
+	switch {
+	case s.capture == nil:
+		return driver.CaptureNone
+	case s.capture.broken:
+		return driver.CaptureBroken
+	}
+	return driver.CaptureActive
+}
+
+// refuse breaks captures and returns why.
+func refuse(why driver.Result, list ...*capture) driver.Result {
+	for _, c := range list {
+		c.broken = true
+	}
+	return why
 }
 
 var queueCalls = map[string]handler{
@@ -130,11 +152,16 @@ var queueCalls = map[string]handler{
 	"EventDestroy": destroy[*event](),
 	"EventRecord": enqueue(1, func(_ *Driver, s *stream, e *event, _ []uintptr) driver.Result {
 		e.recorded++
-		e.stream, e.captured = s, s.capturing != driver.CaptureNone
+		e.stream, e.capture = s, s.capture
+		unjoined := s.unjoined
 		s.add(op{event: e, id: e.recorded})
+		s.unjoined = unjoined
 		return driver.Success
 	}),
 	"EventSynchronize": on(0, func(d *Driver, e *event, _ []uintptr) driver.Result {
+		if e.capture != nil {
+			return driver.CapturedEvent
+		}
 		for e.ended < e.recorded && len(e.stream.queue) > 0 {
 			d.step(e.stream)
 		}
@@ -142,6 +169,9 @@ var queueCalls = map[string]handler{
 	}),
 	// each query runs an op, so that polling comes to an end
 	"EventQuery": on(0, func(d *Driver, e *event, _ []uintptr) driver.Result {
+		if e.capture != nil {
+			return driver.CapturedEvent
+		}
 		if e.ended < e.recorded && len(e.stream.queue) > 0 {
 			d.step(e.stream)
 			return driver.NotReady
@@ -157,16 +187,20 @@ var queueCalls = map[string]handler{
 		from := e.stream
 		switch {
 		case from == nil:
-		case e.captured && from.capturing == driver.CaptureNone:
-			return driver.InvalidValue
-		case e.captured && s.capturing == driver.CaptureNone:
-			s.capturing, s.origin, s.unjoined = driver.CaptureActive, from, true
-		case e.captured && from.origin == s:
-			from.unjoined = false
-		default:
+		case e.capture == nil && s.capture != nil:
+			return refuse(driver.CaptureIsolation, s.capture)
+		case e.capture == nil:
 			for e.ended < e.recorded && len(from.queue) > 0 {
 				d.step(from)
 			}
+		case e.capture != from.capture: // it has ended
+			return driver.CapturedEvent
+		case s.capture == nil:
+			s.capture, s.unjoined = e.capture, true
+		case s.capture != e.capture:
+			return refuse(driver.CaptureMerge, s.capture, e.capture)
+		case s != from:
+			from.unjoined, s.unjoined = false, s != s.capture.origin
 		}
 		return e.problem
 	}),
@@ -181,31 +215,32 @@ var queueCalls = map[string]handler{
 		return set(a[0], end.time-start.time)
 	}),
 	"StreamBeginCapture": inStream(0, func(_ *Driver, s *stream, _ []uintptr) driver.Result {
-		if s.capturing != driver.CaptureNone {
+		if s.capture != nil {
 			return driver.InvalidValue
 		}
-		s.capturing, s.captured = driver.CaptureActive, nil
+		s.capture = &capture{origin: s}
 		return driver.Success
 	}),
-	"StreamIsCapturing": on(0, func(_ *Driver, s *stream, a []uintptr) driver.Result { return set(a[1], s.capturing) }),
+	"StreamIsCapturing": on(0, func(_ *Driver, s *stream, a []uintptr) driver.Result { return set(a[1], s.state()) }),
 	"StreamEndCapture": on(0, func(d *Driver, s *stream, a []uintptr) driver.Result {
-		was := s.capturing
-		s.capturing = driver.CaptureNone
+		c := s.capture
+		if c == nil || c.origin != s {
+			return driver.InvalidValue
+		}
+		unjoined := false
 		for _, x := range d.objects {
-			if side, ok := x.(*stream); ok && side.origin == s {
-				if side.unjoined {
-					was = driver.CaptureBroken
-				}
-				side.capturing, side.origin, side.unjoined = driver.CaptureNone, nil, false
+			if part, ok := x.(*stream); ok && part.capture == c {
+				unjoined = unjoined || part.unjoined
+				part.capture, part.unjoined = nil, false
 			}
 		}
-		switch was {
-		case driver.CaptureNone:
-			return driver.InvalidValue
-		case driver.CaptureBroken:
+		switch {
+		case c.broken:
 			return driver.CaptureInvalidated
+		case unjoined:
+			return driver.CaptureUnjoined
 		}
-		return d.put(a[1], &graph{s.gpu, s.captured})
+		return d.put(a[1], &graph{s.gpu, c.ops})
 	}),
 	"GraphInstantiateWithFlags": on(1, func(d *Driver, g *graph, a []uintptr) driver.Result {
 		return d.put(a[0], &executable{*g})
