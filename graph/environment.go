@@ -82,6 +82,7 @@ func variables() []variable {
 		{"NSA_TEST_REFERENCE", nil},
 		{"NSA_TEST_CURVES", nil},
 		{"NSA_TEST_PICTURES", nil},
+		{"NSA_TEST_RANKS", nil},
 		{"NSA_TEST_MUTATIONS", func(_ *Policy, value string) error {
 			if n, err := strconv.Atoi(value); err != nil || n < 1 {
 				return fmt.Errorf("is %q, want a number of at least 1", value)
