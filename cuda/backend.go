@@ -124,6 +124,15 @@ func (b *Backend) NewStream() (graph.Stream, error) {
 	return &Stream{backend: b, queue: s}, nil
 }
 
+// NewUrgentStream is NewStream with the highest priority: see graph.Backend.
+func (b *Backend) NewUrgentStream() (graph.Stream, error) {
+	s, err := b.dev.NewUrgentStream()
+	if err != nil {
+		return nil, err
+	}
+	return &Stream{backend: b, queue: s}, nil
+}
+
 // Adopt implements graph.Backend. It adopts a *Value of this backend whose address is aligned to driver.Alignment.
 func (b *Backend) Adopt(dst *cpu.Buf, v gorgonia.Value, want spec.Operand) (bool, error) {
 	if v == nil {

@@ -64,7 +64,8 @@ func (i *collectiveImplementation) Bind(s graph.Call, in, out []spec.Arg) (graph
 		n, before := min(x.Elements(), out[j].Elements()), len(k.parts)-1
 		behind := func(at int) bool { return at < len(s.Adjacent) && s.Adjacent[at] }
 		if !gathers && !scatters && j > 0 && x.Dtype == in[j-1].Dtype && behind(j) && behind(len(in)+j) {
-			k.parts[before].count += n
+			p := &k.parts[before]
+			p.count = (p.count*p.size+driver.Alignment-1)/driver.Alignment*driver.Alignment/p.size + n // padding between
 			continue
 		}
 		k.parts = append(k.parts, collectivePart{x.Buf, out[j].Buf, n, ncclTypes[x.Dtype], int(x.Dtype.Size())})

@@ -22,8 +22,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/dist"
 	"github.com/gorgonia-nsa/nsa/graph/dist/disttest"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/collective"
@@ -91,6 +93,29 @@ func openNCCL(t *testing.T, connect, end time.Duration) (*cuda.Backend, *fakedri
 	b.SetNCCL(testutil.Must(nccl.OpenBy("", lib.Open))(t), connect, end)
 	t.Cleanup(func() { require.NoError(t, lib.Misuse()) })
 	return b, driverLib, lib
+}
+
+// TestBucketIsOneCall: a model's gradients are adjacent in memory, bucket by bucket, whatever their sizes: NCCL gets one
+// call for each.
+func TestBucketIsOneCall(t *testing.T) {
+	for _, precision := range []graph.Precision{graph.F32, graph.BF16} {
+		b, _, lib := openNCCL(t, time.Minute, time.Minute)
+		w := testutil.Must(tinylm.NewWeights(testutil.Must(tinylm.Preset("tiny"))(t), tensor.Float32, 1))(t)
+		require.NoError(t, w.MoveTo(b))
+		m := testutil.Must(tinylm.NewModel(w, 1, 64, tinylm.WithOptimizer(testutil.Must(optim.NewAdamW())(t)),
+			tinylm.WithGroup(newGroup(2)), tinylm.WithMachine(graph.WithBackend(b), graph.WithPrecision(precision),
+				graph.WithPolicy(graph.Policy{BucketBytes: 100_000}))))(t)
+		require.NoError(t, m.Step())
+		buckets := 0
+		for _, s := range m.Machine().Plan().Steps {
+			if s.Op == "all-reduce" {
+				buckets++
+			}
+		}
+		require.Greater(t, buckets, 2)
+		require.Equal(t, buckets, lib.Count("AllReduce"), precision)
+		require.NoError(t, errors.Join(m.Close(), w.Free(), b.Close()))
+	}
 }
 
 // netOfRanks is a graph with an all-reduce over two ranks.

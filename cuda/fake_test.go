@@ -84,7 +84,7 @@ func TestCeilings(t *testing.T) {
 	b, f := open(t)
 	_, err := b.Ceilings()
 	require.NoError(t, err)
-	for _, call := range []string{"StreamCreate", "MemAlloc", "EventCreate", "EventRecord", "LaunchKernelEx",
+	for _, call := range []string{"StreamCreateWithPriority", "MemAlloc", "EventCreate", "EventRecord", "LaunchKernelEx",
 		"EventElapsedTime"} {
 		f.Fail(call, 1, driver.Unknown)
 		_, err := b.Ceilings()

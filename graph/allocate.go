@@ -24,7 +24,11 @@ func (m *Machine) allocate() (err error) {
 		return err
 	}
 	if slices.ContainsFunc(m.steps, func(s *step) bool { return s.side }) {
-		if m.second, err = m.backend.NewStream(); err != nil {
+		newStream := m.backend.NewStream
+		if b, ok := m.backend.(interface{ NewUrgentStream() (Stream, error) }); ok {
+			newStream = b.NewUrgentStream
+		}
+		if m.second, err = newStream(); err != nil {
 			return err
 		}
 	}

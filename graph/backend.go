@@ -51,7 +51,8 @@ type Backend interface {
 	// Alloc returns zeroed memory of the device, aligned to at least Device().Alignment.
 	Alloc(bytes int) (Memory, error)
 
-	// NewStream returns a new stream of the device.
+	// NewStream returns a new stream of the device. A backend may also have NewUrgentStream, for a stream whose work goes
+	// before that of the others: collective ops run there.
 	NewStream() (Stream, error)
 
 	// Adopt points dst to the memory of v and returns true if kernels can read v in place: it is on this device,
@@ -72,8 +73,8 @@ type Call struct {
 	Op      G.Op      // nil for a Spec that is not the op of a node
 	Spec    spec.Spec // nil for an op that is not of package ops
 	In, Out []spec.Operand
-	// of In, then Out: whether the operand lies directly after the one before it in memory; known from dispatch on, nil
-	// for none
+	// of In, then Out: whether the operand lies directly after the one before it in memory, of a collective op after
+	// padding to Device.Alignment; known from dispatch on, nil for none
 	Adjacent []bool
 	// of In: whether it is an input of WithConstantInputs or a copy of one: no step writes it while the op may run
 	Constant []bool

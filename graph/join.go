@@ -55,7 +55,7 @@ func (p *plan) joinWeights() {
 }
 
 // joinBuckets joins the gradients of a bucket, those that joinWeights has joined as they are: one reduction takes them
-// as one.
+// as one, with the padding between them.
 func (p *plan) joinBuckets() {
 	list := map[*planValue]int{} // index in p.contiguous
 	for i, values := range p.contiguous {
@@ -91,9 +91,6 @@ func (p *plan) joinBuckets() {
 			default:
 				flush()
 				continue
-			}
-			if v.arg.Operand.Bytes()%p.device.Alignment != 0 {
-				flush()
 			}
 		}
 		flush()

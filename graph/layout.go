@@ -42,7 +42,8 @@ func (p *plan) layout() error {
 		for _, v := range list[1:] {
 			r := v.region
 			regions = slices.DeleteFunc(regions, func(o *region) bool { return o == r })
-			whole.bytes, whole.first, whole.last = whole.bytes+r.bytes, min(whole.first, r.first), max(whole.last, r.last)
+			whole.bytes = alignUp(whole.bytes, p.device.Alignment) + r.bytes
+			whole.first, whole.last = min(whole.first, r.first), max(whole.last, r.last)
 		}
 	}
 	p.arena, p.arenaMin = placeRegions(regions, p.device.Alignment)
@@ -50,7 +51,7 @@ func (p *plan) layout() error {
 		end := list[0].region.offset
 		for _, v := range list {
 			v.region.offset, v.region.bytes = end, v.arg.Operand.Bytes()
-			end += v.region.bytes
+			end = alignUp(end+v.region.bytes, p.device.Alignment)
 		}
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/collective"
 )
 
 // plan is the form of a graph that a machine runs: a list of steps over values (planValue). newPlan makes it, pass by
@@ -134,9 +135,11 @@ func (p *plan) call(s *step) Call {
 	for _, v := range s.in {
 		call.Constant = append(call.Constant, v.constant)
 	}
+	_, padded := s.spec.(collective.Collective)
 	for _, list := range [][]*planValue{s.in, s.out} {
 		for i, v := range list {
-			call.Adjacent = append(call.Adjacent, i > 0 && v.follows == list[i-1])
+			call.Adjacent = append(call.Adjacent, i > 0 && v.follows == list[i-1] &&
+				(padded || list[i-1].arg.Operand.Bytes()%p.device.Alignment == 0))
 		}
 	}
 	return call

@@ -147,9 +147,17 @@ func (p *plan) wantedGradients(o options) (grads []*planValue) {
 }
 
 // bucketsOf puts gradients into buckets of about Policy.BucketBytes, in the order in which they are written. The
-// gradients that one step writes stay together.
+// gradients that one step writes stay together, in the order of its results.
 func (p *plan) bucketsOf(grads []*planValue, written map[*planValue]int) (list []*bucket) {
-	slices.SortStableFunc(grads, func(a, b *planValue) int { return cmp.Compare(written[a], written[b]) })
+	place := func(v *planValue) int {
+		if written[v] < 0 {
+			return 0
+		}
+		return slices.Index(p.steps[written[v]].out, v)
+	}
+	slices.SortStableFunc(grads, func(a, b *planValue) int {
+		return cmp.Or(cmp.Compare(written[a], written[b]), cmp.Compare(place(a), place(b)))
+	})
 	loads, bytes := make([]int, p.group.Size()), 0
 	for i, v := range grads {
 		b := (*bucket)(nil)

@@ -212,7 +212,7 @@ func testBorrowed(t *testing.T, d *driver.Device) {
 			return nil
 		}))
 	}
-	call("cuStreamCreate", uintptr(unsafe.Pointer(&queue[0])), 1)
+	call("cuStreamCreateWithPriority", uintptr(unsafe.Pointer(&queue[0])), 1, 0)
 	h := queue[0]
 	m := alloc(t, d, 64)
 	for round := range 2 { // the queue outlives the streams that borrow it

@@ -16,7 +16,7 @@ type functions struct {
 	Init, DriverGetVersion, DeviceGetCount, DeviceGet, DeviceGetName, DeviceGetAttribute, DevicePrimaryCtxRetain,
 	CtxSetCurrent, CtxSynchronize, GetErrorName, GetErrorString, MemHostAlloc, MemFreeHost, MemsetD8Async,
 	ModuleLoadData, ModuleUnload, ModuleGetFunction, FuncSetAttribute, LaunchKernelEx,
-	StreamCreate, StreamIsCapturing, StreamEndCapture,
+	StreamCreateWithPriority, StreamIsCapturing, StreamEndCapture,
 	TensorMapEncodeTiled,
 	EventCreate, EventRecord, EventSynchronize, EventQuery, EventElapsedTime, StreamWaitEvent,
 	GraphInstantiateWithFlags, GraphLaunch, GraphDestroy, GraphExecDestroy *sharedlib.Func

@@ -68,7 +68,7 @@ func (d *Device) start(n int) error {
 	if err := get(d, d.fn.DevicePrimaryCtxRetain, &d.ctx, d.ordinal); err != nil {
 		return err
 	}
-	fill, err := d.newStream(0, true)
+	fill, err := d.newStream(0, true, false)
 	if err != nil {
 		return errors.Join(err, d.Close())
 	}

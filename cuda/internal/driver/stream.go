@@ -35,7 +35,10 @@ var (
 )
 
 // NewStream returns a new stream.
-func (d *Device) NewStream() (*Stream, error) { return d.newStream(0, false) }
+func (d *Device) NewStream() (*Stream, error) { return d.newStream(0, false, false) }
+
+// NewUrgentStream returns a new stream of the highest priority: its blocks get the next free multiprocessors.
+func (d *Device) NewUrgentStream() (*Stream, error) { return d.newStream(0, false, true) }
 
 // BorrowStream returns a Stream over a queue that another library has made in the device's context. Work of both runs
 // in the order in which it is enqueued. A Fault does not list the other library's work. Close waits for the enqueued
@@ -44,12 +47,12 @@ func (d *Device) BorrowStream(h Handle) (*Stream, error) {
 	if h == 0 {
 		return nil, d.failed("borrow stream", errors.New("got the default stream, which has no queue of its own"))
 	}
-	return d.newStream(h, false)
+	return d.newStream(h, false, false)
 }
 
 // newStream returns a stream over a borrowed queue, or over a new one if borrowed is 0. Device.Close frees a kept
 // stream, which is no leak.
-func (d *Device) newStream(borrowed Handle, kept bool) (*Stream, error) {
+func (d *Device) newStream(borrowed Handle, kept, urgent bool) (*Stream, error) {
 	s := &Stream{borrowed: borrowed != 0}
 	s.owned = owned{d: d, name: "stream", kept: kept, rank: rankStream, finish: s.finish}
 	marks := []*mark{&s.done, &s.fork, &s.stage.full[0], &s.stage.full[1]}
@@ -67,7 +70,11 @@ func (d *Device) newStream(borrowed Handle, kept bool) (*Stream, error) {
 		if s.h = borrowed; s.borrowed {
 			return nil
 		}
-		return get(d, d.fn.StreamCreate, &s.h, streamNonBlocking)
+		priority := 0
+		if urgent {
+			priority = -100 // the driver takes the highest that there is
+		}
+		return get(d, d.fn.StreamCreateWithPriority, &s.h, streamNonBlocking, uintptr(priority))
 	})
 }
 

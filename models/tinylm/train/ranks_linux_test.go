@@ -199,7 +199,7 @@ func TestRankFaults(t *testing.T) {
 		rankDevice(2))
 	faults := map[string]string{
 		"exits": "no device", "never comes": "rank 1", "batch": `rank 1 has -batch "2", rank 0 has "1"`,
-		"seed": `rank 1 has -seed "2", rank 0 has "1"`, "data": "rank 1 has data", "memory": "rank 1: ",
+		"seed": `rank 1 has -seed "2", rank 0 has "1"`, "data": "rank 1 has data",
 		"killed": "rank 1", "stopped": "rank 1 did not come to", "hangs": "rank 1 did not come to",
 	}
 	for range testutil.Tries(t, 1, 6) {
@@ -229,6 +229,15 @@ func TestRankFaults(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestRankWithoutMemory has the GPUs to itself.
+func TestRankWithoutMemory(t *testing.T) {
+	run := newFolder(t)
+	said, err := runRanks(t, []string{childFault + "=memory"}, tinyArgs(t, "-accumulate", "2", "-device", rankDevice(2), "-out", run)...)
+	require.Error(t, err, said)
+	require.Regexp(t, "train: .*rank 1: .*(memory|needs)", said)
+	require.NoDirExists(t, run)
 }
 
 // TestParentOfRanksDies: the ranks end when the process that started them is killed, and the run can be resumed.

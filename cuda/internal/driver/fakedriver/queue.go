@@ -142,8 +142,8 @@ func refuse(why driver.Result, list ...*capture) driver.Result {
 }
 
 var queueCalls = map[string]handler{
-	"CtxSynchronize": func(d *Driver, g *gpu, _ []uintptr) driver.Result { return d.drain(g) },
-	"StreamCreate":   func(d *Driver, g *gpu, a []uintptr) driver.Result { return d.put(a[0], &stream{gpu: g}) },
+	"CtxSynchronize":           func(d *Driver, g *gpu, _ []uintptr) driver.Result { return d.drain(g) },
+	"StreamCreateWithPriority": func(d *Driver, g *gpu, a []uintptr) driver.Result { return d.put(a[0], &stream{gpu: g}) },
 	"StreamDestroy": inStream(0, func(d *Driver, s *stream, a []uintptr) driver.Result {
 		delete(d.objects, a[0])
 		return d.finish(s)
