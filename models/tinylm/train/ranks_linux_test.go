@@ -86,7 +86,7 @@ func TestRanks(t *testing.T) {
 			if os.Getenv("NSA_TEST_RANKS") != "" && c.ranks != 2 {
 				t.Skip("as many ranks as GPUs")
 			}
-			args := tinyArgs(t, append([]string{"-steps", "12", "-eval-tokens", "300"}, c.more...)...)
+			args := tinyArgs(t, append([]string{"-steps", "50", "-eval-every", "20", "-eval-tokens", "300"}, c.more...)...)
 			one := lossesOf(t, trainedOn(t, strings.Split(rankDevice(1), ",")[0], args...))
 			run := trainedOn(t, rankDevice(c.ranks), args...)
 			require.InEpsilonSlice(t, one, lossesOf(t, run), 1e-5)
@@ -214,7 +214,8 @@ func TestRankFaults(t *testing.T) {
 			e, began := &end{run: newFolder(t)}, time.Now()
 			ends[fault] = e
 			all.Go(func() { // most of them wait
-				e.said, e.err = runRanks(t, append(quick, childFault+"="+fault), append(args, "-out", e.run)...)
+				e.said, e.err = runRanks(t, append(slices.Clip(quick), childFault+"="+fault),
+					append(slices.Clip(args), "-out", e.run)...)
 				e.took = time.Since(began)
 			})
 		}
