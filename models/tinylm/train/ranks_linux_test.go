@@ -202,7 +202,7 @@ func TestRankFaults(t *testing.T) {
 		"seed": `rank 1 has -seed "2", rank 0 has "1"`, "data": "rank 1 has data",
 		"killed": "rank 1", "stopped": "rank 1 did not come to", "hangs": "rank 1 did not come to",
 	}
-	for range testutil.Tries(t, 1, 6) {
+	for range testutil.Tries(t, 1, 7) {
 		var all sync.WaitGroup
 		type end struct {
 			run, said string
