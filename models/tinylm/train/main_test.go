@@ -30,6 +30,8 @@ const (
 	childFake = "TRAIN_TEST_FAKE" // not empty: it runs on a device with its own memory and queues
 	// what it does after its first step: hang, say so, wait for a signal, or kill itself some microseconds later
 	childHook = "TRAIN_TEST_HOOK"
+	// the rank, "" for the process that starts the ranks, that kills itself; if it is not set, all do
+	childKilled = "TRAIN_TEST_KILLED"
 	// of a child that is rank 1 of a run: what goes wrong, see rankFaults
 	childFault = "TRAIN_TEST_FAULT"
 )
@@ -49,6 +51,9 @@ func child(args []string) int {
 	launched := false
 	if err == nil {
 		o.hooks.stepped = afterFirstStep(ctx, os.Getenv(childHook))
+		if who, ok := os.LookupEnv(childKilled); ok && who == "" && os.Getenv("RANK") == "" { // it takes no steps
+			go killAfter(os.Getenv(childHook) + "0")
+		}
 		if launched, err = Launch(ctx, o); !launched && os.Getenv("RANK") == "1" {
 			err = rankFault(os.Getenv(childFault), o)
 		}
@@ -82,7 +87,9 @@ func afterFirstStep(ctx context.Context, what string) func(step int) {
 				<-ctx.Done()
 			default:
 				fmt.Println(middle)
-				go killAfter(what)
+				if who, ok := os.LookupEnv(childKilled); !ok || who == os.Getenv("RANK") {
+					go killAfter(what)
+				}
 			}
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -239,6 +240,36 @@ func TestRankWithoutMemory(t *testing.T) {
 	require.Error(t, err, said)
 	require.Regexp(t, "train: .*rank 1: .*(memory|needs)", said)
 	require.NoDirExists(t, run)
+}
+
+// TestRankKills kills one rank, or the process that started the ranks, at random moments after the first step, and
+// resumes the run, until it ends: with the bits of a run that was not killed.
+func TestRankKills(t *testing.T) {
+	t.Parallel()
+	args := tinyArgs(t, "-steps", "40", "-batch", "2", "-accumulate", "2", "-save-minutes", "1e-5", "-eval-every", "15",
+		"-shard", "-device", rankDevice(2))
+	whole, run := newFolder(t), newFolder(t)
+	said, err := runRanks(t, nil, append(slices.Clip(args), "-out", whole)...)
+	require.NoError(t, err, said)
+	r := rand.New(rand.NewPCG(3, 4))
+	for kills := testutil.Tries(t, 5, 60); ; kills-- {
+		begin, env := append(slices.Clip(args), "-out", run), []string(nil)
+		if exists(filepath.Join(run, optionsFile)) {
+			begin = []string{"-resume", run}
+		}
+		if kills > 0 {
+			who := []string{"0", "1", ""}[r.IntN(3)]
+			env = []string{childHook + "=" + strconv.Itoa(r.IntN(40_000)), childKilled + "=" + who}
+		}
+		said, err := runRanks(t, env, begin...)
+		if err == nil {
+			break
+		}
+		require.Positive(t, kills, said)
+	}
+	require.Equal(t, modelOf(t, whole), modelOf(t, run))
+	require.Equal(t, heldOutOf(t, whole), heldOutOf(t, run))
+	requireWholeRecord(t, run, 40)
 }
 
 // TestParentOfRanksDies: the ranks end when the process that started them is killed, and the run can be resumed.
