@@ -32,7 +32,7 @@ const (
 	childHook = "TRAIN_TEST_HOOK"
 	// the rank, "" for the process that starts the ranks, that kills itself; if it is not set, all do
 	childKilled = "TRAIN_TEST_KILLED"
-	// of a child that is rank 1 of a run: what goes wrong, see rankFaults
+	// of a child that is rank 1 of a run: what goes wrong, see haveFault
 	childFault = "TRAIN_TEST_FAULT"
 )
 
@@ -54,7 +54,7 @@ func child(args []string) int {
 		if who, ok := os.LookupEnv(childKilled); ok && who == "" && os.Getenv("RANK") == "" { // it takes no steps
 			go killAfter(os.Getenv(childHook) + "0")
 		}
-		if launched, err = Launch(ctx, o); !launched && os.Getenv("RANK") == "1" {
+		if launched, err = Launch(ctx, o); !launched && rankFault != nil && os.Getenv("RANK") == "1" {
 			err = rankFault(os.Getenv(childFault), o)
 		}
 	}
@@ -67,6 +67,9 @@ func child(args []string) int {
 	}
 	return command.ExitStatus(err, os.Stderr)
 }
+
+// rankFault makes something go wrong in a rank; nil on systems whose ranks are not tested.
+var rankFault func(name string, o *Options) error
 
 // middle is what a child says in the middle of its work.
 const middle = "in the middle"

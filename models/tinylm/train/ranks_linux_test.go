@@ -128,13 +128,15 @@ func TestRanksResume(t *testing.T) {
 	require.Contains(t, said, "want a step that 4 ranks can share")
 }
 
-// rankFault makes something go wrong on a rank: now, or after step 2. Faults by name:
+func init() { rankFault = haveFault }
+
+// haveFault makes something go wrong on this rank: now, or after step 2. Faults by name:
 //
 //	exits, never comes           before it joins
 //	batch, data                  it has other options or data
 //	memory                       too little memory is left on it
 //	killed, stopped, hangs       in the middle of a step
-func rankFault(name string, o *Options) error {
+func haveFault(name string, o *Options) error {
 	self, _ := os.FindProcess(os.Getpid())
 	now := map[string]func(){
 		"never comes": func() { time.Sleep(time.Hour) },
