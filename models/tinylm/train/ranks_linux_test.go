@@ -71,8 +71,8 @@ func lossesOf(t testing.TB, run string) (list []float64) {
 	return append(list, heldOutOf(t, run))
 }
 
-// TestRanks: a run on any number of ranks, which share the batches of a step or cut them, takes the steps of a run on one,
-// up to rounding, and with -shard those of the same ranks without it.
+// TestRanks: a run on any number of ranks, which share the batches of a step or cut them, takes the steps of a run on
+// one, up to rounding, and with -shard those of the same ranks without it.
 func TestRanks(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -103,11 +103,13 @@ func TestRanks(t *testing.T) {
 // the bits of one that was not stopped, on one or three with its losses up to rounding.
 func TestRanksResume(t *testing.T) {
 	t.Parallel()
-	args := tinyArgs(t, "-steps", "12", "-batch", "3", "-accumulate", "2", "-save-minutes", "0", "-shard", "-eval-every", "9")
+	args := tinyArgs(t, "-steps", "12", "-batch", "3", "-accumulate", "2", "-save-minutes", "0", "-shard",
+		"-eval-every", "9")
 	whole, run := trainedOn(t, rankDevice(2), args...), newFolder(t)
 	var cmd *exec.Cmd
 	started := make(chan struct{})
-	out := &testutil.Listener{Phrase: middle, Heard: sync.OnceFunc(func() { <-started; _ = cmd.Process.Signal(syscall.SIGINT) })}
+	out := &testutil.Listener{Phrase: middle,
+		Heard: sync.OnceFunc(func() { <-started; _ = cmd.Process.Signal(syscall.SIGINT) })}
 	cmd = start(t, out, []string{childHook + "=wait"}, append(args, "-device", rankDevice(2), "-out", run)...)
 	close(started)
 	var exit *exec.ExitError
@@ -190,8 +192,8 @@ func takeMemory() {
 	}
 }
 
-// TestRankFaults: whatever happens to a rank, all ranks end within 30 s with an error that says what, and the run can be
-// resumed. In the full form each fault happens at several places; NSA_TEST_RANKS=0,1 has them on GPUs.
+// TestRankFaults: whatever happens to a rank, all ranks end within 30 s with an error that says what, and the run can
+// be resumed. In the full form each fault happens at several places; NSA_TEST_RANKS=0,1 has them on GPUs.
 func TestRankFaults(t *testing.T) {
 	t.Parallel()
 	quick := []string{"NSA_DDP_TIMEOUT=2s", "NSA_DDP_FIRST_TIMEOUT=3s"}
@@ -238,7 +240,8 @@ func TestRankFaults(t *testing.T) {
 // TestRankWithoutMemory has the GPUs to itself.
 func TestRankWithoutMemory(t *testing.T) {
 	run := newFolder(t)
-	said, err := runRanks(t, []string{childFault + "=memory"}, tinyArgs(t, "-accumulate", "2", "-device", rankDevice(2), "-out", run)...)
+	args := tinyArgs(t, "-accumulate", "2", "-device", rankDevice(2), "-out", run)
+	said, err := runRanks(t, []string{childFault + "=memory"}, args...)
 	require.Error(t, err, said)
 	require.Regexp(t, "train: .*rank 1: .*(memory|needs)", said)
 	require.NoDirExists(t, run)
@@ -321,6 +324,55 @@ func TestRanksOfLauncher(t *testing.T) {
 	require.Equal(t, 2, descriptionOf(t, run).Processes[0].Ranks)
 }
 
+// TestRanksOfTwoHosts: two ranks on hosts of their own, which here are two namespaces with a cable between them, train
+// as on one host. When the cable is cut, both end.
+func TestRanksOfTwoHosts(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("NSA_TEST_RANKS") != "" {
+		t.Skip("NCCL's connections are those of one host")
+	}
+	ip := func(command string) error { return exec.Command("ip", strings.Fields(command)...).Run() }
+	hosts := []string{fmt.Sprint("nsa-a-", os.Getpid()), fmt.Sprint("nsa-b-", os.Getpid())}
+	for _, h := range hosts {
+		t.Cleanup(func() { _ = ip("netns del " + h) })
+		if err := ip("netns add " + h); err != nil {
+			t.Skip("no network namespaces: ip netns add: ", err)
+		}
+	}
+	require.NoError(t, ip("link add nsa0 netns "+hosts[0]+" type veth peer name nsa1 netns "+hosts[1]))
+	for i, h := range hosts {
+		require.NoError(t, ip(fmt.Sprintf("-n %s addr add 10.9.0.%d/24 dev nsa%d", h, i+1, i)))
+		require.NoError(t, ip(fmt.Sprintf("-n %s link set nsa%d up", h, i)))
+		require.NoError(t, ip(fmt.Sprintf("-n %s link set lo up", h)))
+	}
+	self := testutil.Must(os.Executable())(t)
+	train := func(heard func(), args ...string) (said [2]string, failed [2]error) {
+		var all sync.WaitGroup
+		for rank, host := range hosts {
+			cmd := exec.Command("ip", "netns", "exec", host, self)
+			out := &testutil.Listener{Phrase: middle, Heard: sync.OnceFunc(heard)}
+			cmd.Env = append(os.Environ(), childArgs+"="+strings.Join(append(args, "-device", "cpu"), "\n"), childHook+"=say",
+				fmt.Sprint("RANK=", rank), "WORLD_SIZE=2", "LOCAL_RANK=0", "MASTER_ADDR=10.9.0.1", "MASTER_PORT=29500",
+				"NSA_DDP_SECRET=s", "NSA_DDP_TIMEOUT=2s")
+			cmd.Stdout, cmd.Stderr = out, out
+			all.Go(func() { failed[rank] = cmd.Run(); said[rank] = out.String() })
+		}
+		all.Wait()
+		return said, failed
+	}
+	args, run := tinyArgs(t, "-accumulate", "2", "-save-minutes", "1e-6"), newFolder(t)
+	said, failed := train(func() {}, append(slices.Clip(args), "-out", run)...)
+	require.NoError(t, errors.Join(failed[:]...), said)
+	require.Equal(t, modelOf(t, newRun(t, args...)), modelOf(t, run))
+	run = newFolder(t)
+	cut := func() { _ = ip("-n " + hosts[0] + " link set nsa0 down") }
+	said, failed = train(cut, append(slices.Clip(args), "-steps", "100000", "-out", run)...)
+	require.Error(t, failed[0], said)
+	require.Error(t, failed[1], said)
+	require.Contains(t, said[0], "rank 1")
+	testutil.Must(runArgs(t, "-resume", run, "-steps", "5"))(t)
+}
+
 // TestFullDiskOfRanks: the run of several ranks goes on to its end without room for a checkpoint and then waits for it,
 // as that of one does; a signal ends the wait on all of them.
 func TestFullDiskOfRanks(t *testing.T) {
@@ -333,7 +385,8 @@ func TestFullDiskOfRanks(t *testing.T) {
 	run := filepath.Join(disk, "run")
 	var cmd *exec.Cmd
 	started := make(chan struct{})
-	out := &testutil.Listener{Phrase: "trying again every", Heard: sync.OnceFunc(func() { <-started; _ = cmd.Process.Signal(syscall.SIGTERM) })}
+	out := &testutil.Listener{Phrase: "trying again every",
+		Heard: sync.OnceFunc(func() { <-started; _ = cmd.Process.Signal(syscall.SIGTERM) })}
 	cmd = start(t, out, nil, smallArgs(t, 3, "-accumulate", "2", "-dim", "64", "-device", rankDevice(2), "-out", run)...)
 	close(started)
 	var exit *exec.ExitError
