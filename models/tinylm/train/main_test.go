@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"io/fs"
@@ -40,6 +41,7 @@ func TestMain(m *testing.M) {
 	if args, ok := os.LookupEnv(childArgs); ok {
 		os.Exit(child(strings.Split(args, "\n")))
 	}
+	_ = flag.Set("test.parallel", "8") // many tests wait
 	goleak.VerifyTestMain(m)
 }
 

@@ -303,7 +303,7 @@ func TestRanksOfLauncher(t *testing.T) {
 		for rank := range 2 {
 			list = append(list, start(t, &outs[rank], []string{fmt.Sprint("RANK=", rank), fmt.Sprint("LOCAL_RANK=", rank),
 				"WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port), "NSA_DDP_SECRET=s",
-				"NSA_DDP_FIRST_TIMEOUT=5s"}, append(args, "-device", rankDevice(2))...))
+				"NSA_DDP_FIRST_TIMEOUT=3s"}, append(args, "-device", rankDevice(2))...))
 		}
 		for rank, cmd := range list {
 			failed = errors.Join(failed, cmd.Wait())
