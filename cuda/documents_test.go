@@ -49,7 +49,7 @@ func TestStartRunsOnHost(t *testing.T) {
 	k := x("k", 9, 1)
 	o := testutil.Must(ops.CausalAttention(x("q", 3, 2), k, k, ops.WithStart(start)))(t)
 	grads := testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(G.Square(o)))), k))(t)
-	m := machine(t, g, b)
+	m := machine(t, g, b, graph.WithKeep(o, grads[0]))
 	run(t, m, nil)
 	require.Equal(t, tensor.Shape{1, 9, 1, 8}, grads[0].Value().Shape())
 	require.Contains(t, m.Plan().String(), "no kernel for queries that start at another token")

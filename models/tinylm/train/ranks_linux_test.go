@@ -186,7 +186,7 @@ func takeMemory() {
 	}
 	pages, err := os.ReadFile("/proc/self/statm")
 	n, _ := strconv.Atoi(strings.Fields(string(pages))[0])
-	limit := uint64(n*os.Getpagesize() + 64<<20)
+	limit := uint64(n*os.Getpagesize() + 160<<20) // less than a run plans, and more than Go needs to say so
 	if err = errors.Join(err, unix.Setrlimit(unix.RLIMIT_AS, &unix.Rlimit{Cur: limit, Max: limit})); err != nil {
 		panic(err)
 	}
@@ -237,14 +237,14 @@ func TestRankFaults(t *testing.T) {
 	}
 }
 
-// TestRankWithoutMemory has the GPUs to itself.
+// TestRankWithoutMemory: a rank without memory, whose plan or Go's runtime says so, ends all. It has the GPUs to itself.
 func TestRankWithoutMemory(t *testing.T) {
 	run := newFolder(t)
 	args := tinyArgs(t, "-accumulate", "2", "-device", rankDevice(2), "-out", run)
 	said, err := runRanks(t, []string{childFault + "=memory"}, args...)
 	require.Error(t, err, said)
-	require.Regexp(t, "train: .*rank 1: .*(memory|needs)", said)
-	require.NoDirExists(t, run)
+	require.Regexp(t, "rank 1: .*(memory|needs)", said)
+	require.Contains(t, said, "rank 0: exit status 1", "it has ended, too")
 }
 
 // TestRankKills kills one rank, or the process that started the ranks, at random moments after the first step, and
