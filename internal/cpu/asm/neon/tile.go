@@ -123,7 +123,7 @@ func (t *tileWriter) registerTile(b columnBlock, rows int) {
 	t.op("LSL", t.vt.shift(), step)
 	for _, row := range sums {
 		t.scope(func() {
-			x := t.newVecs(min(b.vectors, 4))
+			x := t.newVecs(b.vectors)
 			t.loadVectors(t.vt, x, t.s, 0, b.lanes)
 			for j, sum := range row {
 				t.doAs(t.vt, fadd, sum, sum, x[j])
