@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compares the inner loop of tile32 for arm64, 6 rows by 16 columns, with the rate of fused multiply-adds of LLVM's
 # models of processors. It prints a line for each model, with -v its whole report, and fails below 90 % of the rate.
-# It needs Go and LLVM 15 or newer: older ones have no model of the Neoverse V1.
+# It needs Go and LLVM, of which 19 has models of the Neoverse and 14 has none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,11 +13,12 @@ trap 'rm -rf "$work"' EXIT
 
 GOOS=linux GOARCH=arm64 CGO_ENABLED=0 go test -c -o "$work/test" .
 # the first loop with products: from the target of its branch to the branch
-"$objdump" -d --no-show-raw-insn --disassemble-symbols=github.com/gorgonia-nsa/nsa/internal/cpu.tile32.abi0 "$work/test" |
-    awk '/^ *[0-9a-f]+:/ { at = $1; sub(":", "", at); sub(/^ *[0-9a-f]+:/, ""); line[++n] = $0; index_of[at] = n }
+tile32=$(go list .).tile32.abi0
+"$objdump" -d --no-show-raw-insn --disassemble-symbols="$tile32" "$work/test" |
+    awk '/^ *[0-9a-f]+:/ { at = $1; sub(":", "", at); sub(/^ *[0-9a-f]+:/, ""); line[++n] = $0; place[at] = n }
         /fmla/ { products = 1 }
         products && !done && /b\.ne/ { target = $2; sub("0x", "", target)
-            for (i = index_of[target]; i < n; i++) print line[i]
+            for (i = place[target]; i < n; i++) print line[i]
             print "b.ne ."; done = 1 }' >"$work/loop.s"
 for i in {0..23}; do echo "fmla v$i.4s, v30.4s, v31.s[0]"; done >"$work/fmla.s"
 
