@@ -9,8 +9,8 @@
 // excludes the assembly.
 //
 // The level of the kernels is the highest that the processor has. The environment variable NSA_CPU (generic, avx2,
-// avx512 or neon) lowers it; Level returns the level in use. At one level the same inputs give the same bits on any number of
-// workers. Results of different levels differ by rounding.
+// avx512 or neon) lowers it; Level returns the level in use. At one level the same inputs give the same bits on any
+// number of workers. Results of different levels differ by rounding.
 //
 // Functions on slices panic if a slice is too short, as indexing does. Team.Run returns such a panic in a kernel as an
 // error.
