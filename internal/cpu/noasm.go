@@ -1,9 +1,9 @@
-//go:build !amd64 || purego
+//go:build !(amd64 || arm64) || purego
 
 package cpu
 
-// highestLevel returns levelGeneric: there is no assembly for this processor.
-func highestLevel() level { return levelGeneric }
+// processorLevels returns levelGeneric alone: there is no assembly for this processor.
+func processorLevels() []level { return []level{levelGeneric} }
 
 // Stubs of the assembly functions. levelGeneric is in use on this processor, so none of them is called.
 
