@@ -14,6 +14,8 @@ func highestLevel() level {
 		return levelGeneric
 	case !(has.HasAVX512F && has.HasAVX512BW && has.HasAVX512DQ && has.HasAVX512VL):
 		return levelAVX2
+	case !has.HasAVX512BF16:
+		return levelAVX512
 	}
-	return levelAVX512
+	return levelBF16
 }
