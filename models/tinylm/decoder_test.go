@@ -202,7 +202,7 @@ func TestDecoderErrors(t *testing.T) {
 	for _, b := range []graph.Backend{nil, (*cuda.Backend)(nil)} {
 		require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 1, DecodeOn(b, graph.F32))), "the backend is nil")
 	}
-	require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 1, DecodeOn(graph.NewCPU(1), graph.BF16))),
+	require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 1, DecodeOn(graph.NewCPU(1), graph.FP16))),
 		"cpu computes in float32")
 	require.ErrorIs(t, testutil.Err(NewDecoder(nil, 1, 1)), errNoWeights)
 

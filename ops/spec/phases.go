@@ -16,6 +16,9 @@ func ByType[F any](dt tensor.Dtype, f32, f64 F) F {
 
 // WorkLike returns work memory with the type and shape of o.
 func WorkLike(k *cpu.Kernel, o Arg) Arg {
+	if o.Dtype == BFloat16 {
+		return Arg{o.Operand, cpu.Work[cpu.BFloat16](k, o.Elements())}
+	}
 	return Arg{o.Operand, ByType(o.Dtype, cpu.Work[float32], cpu.Work[float64])(k, o.Elements())}
 }
 
