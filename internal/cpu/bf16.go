@@ -44,6 +44,31 @@ func (v BFloat16) float32() float32 { return math.Float32frombits(uint32(v) << 1
 // A pair is two bf16 numbers in the memory of one float32, the first one in its lower half. Products of bf16 take their
 // operands as pairs of consecutive p, so that a pair moves like a float32. If K is odd, the last pair ends with 0.
 
+// TilePairs is Tile for A and B of pairs: k counts pairs, and the product of two pairs is the sum of their two products.
+func TilePairs(m, n, k int, a []float32, ars, acs int, b []float32, brs int, c []float32, crs int) {
+	tilePairs(m, n, k, a, ars, acs, b, brs, c, crs, nil, 0)
+}
+
+// TileAddPairs is TilePairs, but adds the product to C.
+func TileAddPairs(m, n, k int, a []float32, ars, acs int, b []float32, brs int, c []float32, crs int) {
+	tilePairs(m, n, k, a, ars, acs, b, brs, c, crs, c, crs)
+}
+
+// RoundPairs sets dst [ceil(len(x)/2)] to the pairs of the elements of x, rounded to nearest even. dst may begin where x
+// does.
+func RoundPairs(dst, x []float32) {
+	n := len(x) / 2
+	RoundBF16(unsafe.Slice((*BFloat16)(unsafe.Pointer(unsafe.SliceData(dst[:n]))), 2*n), x[:2*n])
+	if len(x)%2 != 0 {
+		var last [1]BFloat16
+		RoundBF16(last[:], x[2*n:])
+		dst[n] = pairOf(last[0], 0)
+	}
+}
+
+// InterleavePairs sets dst[i] to the pair of x[i] and y[i], or of x[i] and 0 if y is nil.
+func InterleavePairs(dst []float32, x, y []BFloat16) { interleave(dst, x, y) }
+
 // pairs returns x as pairs. len(x) is even.
 func pairs(x []BFloat16) []float32 {
 	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(x))), len(x)/2)

@@ -29,14 +29,19 @@ func BindBF16(k *cpu.Kernel, s Spec, in, out []Arg) {
 		return
 	}
 	in = InType(k, tensor.Float32, in...)
+	BindRounded(k, out, func(out []Arg) { s.Bind(k, in, out) })
+}
+
+// BindRounded calls bind with float32 in place of the outputs in BFloat16, and then adds to k the phase that rounds them.
+func BindRounded(k *cpu.Kernel, out []Arg, bind func(out []Arg)) {
 	wide, from, to := slices.Clone(out), []Arg(nil), []Arg(nil)
 	for i, y := range out {
-		if isHalf(y) {
+		if y.Dtype == BFloat16 {
 			wide[i] = workOf(k, tensor.Float32, y)
 			from, to = append(from, wide[i]), append(to, y)
 		}
 	}
-	s.Bind(k, in, wide)
+	bind(wide)
 	bindCasts(k, from, to)
 }
 

@@ -37,8 +37,12 @@ func (op Compressed) Infer(in []spec.Operand) ([]spec.Operand, error) {
 
 func (op Compressed) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	in, a := splitDims(in, 3, op.Blocks())
-	spec.ByType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, a, op.mask(a.RowTokens), in, out)
+	spec.BindRounded(k, out, func(out []spec.Arg) {
+		spec.ByType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, a, op.mask(a.RowTokens), in, out)
+	})
 }
+
+func (Compressed) TakesBF16(in, out []spec.Arg) bool { return takesBF16(in, out) }
 
 func (op Compressed) bindGrad(k *cpu.Kernel, takesDelta bool, in, out []spec.Arg) {
 	in, a := splitDims(in, 3, op.Blocks())
