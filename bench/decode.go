@@ -12,6 +12,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
@@ -214,7 +215,12 @@ func addDecoders(r *report) {
 	})
 	r.part(1984, func() {
 		w := must(tinylm.NewWeights(base, tensor.Float32, 1))
-		r.addDecoder("Base()", "behind 1984 tokens", w, 1, 1984, 9, []note{atLeast(15)})
+		step := r.addDecoder("Base()", "behind 1984 tokens", w, 1, 1984, 9, []note{atLeast(15)})
+		if cpu.HasBF16() {
+			half := r.addDecoder("Base() in bf16", "behind 1984 tokens", w, 1, 1984, 9, nil,
+				tinylm.DecodeOn(r.backend, graph.BF16))
+			r.add("Base() decodes in bf16, over float32", "behind 1984 tokens", step/half, "times", atLeast(1.6))
+		}
 	})
 }
 

@@ -6,12 +6,14 @@ import (
 
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
 // benchModel times Base() at batch 1, forward, and forward with all gradients. It has two peers: a PyTorch 2.15 model
 // of the same width and depth (74M parameters) with SDPA in float32 on the same two cores, and the PyTorch system that
-// this project replaces, on an A100.
+// this project replaces, on an A100. Casts of weights to bf16 are part of a run.
 func benchModel(r *report) {
 	weights := sync.OnceValue(func() *tinylm.Weights { return must(tinylm.NewWeights(base, tensor.Float32, 1)) })
 	gradients := []tinylm.ModelOption{tinylm.WithGradients()}
@@ -38,6 +40,12 @@ func benchModel(r *report) {
 				when(c.target > 0, atMost(c.target)))
 			if c.replaced > 0 {
 				r.add(what, size, t, "s", against("replaced PyTorch system on an A100, peer figure", c.replaced))
+			}
+			if cpu.HasBF16() {
+				half := timeModel(weights(), c.s, append(c.opts[:len(c.opts):len(c.opts)],
+					tinylm.WithMachine(graph.WithPrecision(graph.BF16)))...)
+				r.add(what+" in bf16", size, half, "s", against("dense PyTorch in float32, same cores, peer figure", c.dense))
+				r.add(what+" in bf16, over float32", size, t/half, "times")
 			}
 		})
 	}

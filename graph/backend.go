@@ -24,6 +24,7 @@ type Device struct {
 	Alignment  int    // bytes, of every operand in memory from Alloc: a power of two, at least 8
 	Host       bool   // the device's memory is the host's: ops read and write it by their own Do, without copies
 	Half       bool   // the device computes in half precision, too: see Backend.Storage
+	OnlyBF16   bool   // the device's only type of half precision is bfloat16
 }
 
 // Backend is a device with kernels. It knows nothing of graphs: a Machine makes the plan, places the operands in the

@@ -9,7 +9,6 @@ import (
 	"unsafe"
 
 	G "gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
@@ -37,7 +36,7 @@ func (b *cpuBackend) Device() Device {
 	total, _ := memory.Total()
 	return Device{
 		Name: runtime.GOARCH, Kind: "cpu", Units: b.workers, Memory: total, Features: cpu.Level(),
-		Alignment: cpuAlignment, Host: true,
+		Alignment: cpuAlignment, Host: true, Half: cpu.HasBF16(), OnlyBF16: true,
 	}
 }
 
@@ -50,17 +49,6 @@ func (b *cpuBackend) Offers(s Call) []Implementation {
 		return []Implementation{cpuCollective{op: op, group: s.Group}}
 	}
 	return []Implementation{cpuImplementation{b.workers}}
-}
-
-// Storage implements Backend. The CPU has no half precision: all types stay.
-func (b *cpuBackend) Storage(s Call, _ tensor.Dtype) (in, out []tensor.Dtype) {
-	for _, o := range s.In {
-		in = append(in, o.Dtype)
-	}
-	for _, o := range s.Out {
-		out = append(out, o.Dtype)
-	}
-	return in, out
 }
 
 // Alloc implements Backend. If the process cannot have so many bytes, the error names both sizes.
@@ -110,11 +98,11 @@ type cpuImplementation struct{ workers int }
 
 func (cpuImplementation) Name() string { return "cpu" }
 
-// Guard implements Implementation: Specs compute in the graph's types.
+// Guard implements Implementation: Specs compute in the graph's types, and in bfloat16 if the processor does.
 func (cpuImplementation) Guard(s Call) error {
 	for _, o := range slices.Concat(s.In, s.Out) {
-		if spec.IsHalf(o.Dtype) {
-			return Refuse(ReasonDevice, "%v: the cpu has no half precision", o)
+		if spec.IsHalf(o.Dtype) && !(o.Dtype == spec.BFloat16 && cpu.HasBF16()) {
+			return Refuse(ReasonDevice, "%v: this cpu does not compute in it", o)
 		}
 	}
 	return nil
@@ -122,7 +110,7 @@ func (cpuImplementation) Guard(s Call) error {
 
 func (i cpuImplementation) Bind(s Call, in, out []spec.Arg) (Kernel, error) {
 	k := new(cpuKernel)
-	s.Spec.Bind(&k.kernel, in, out)
+	spec.BindBF16(&k.kernel, s.Spec, in, out)
 	k.work = k.kernel.WorkBytes(i.workers)
 	return k, nil
 }

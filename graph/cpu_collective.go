@@ -3,6 +3,8 @@ package graph
 import (
 	"fmt"
 
+	"gorgonia.org/tensor"
+
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/collective"
@@ -50,12 +52,28 @@ func (c *cpuCollective) Launch(Stream, *cpu.Buf) error {
 		all[rank] = append(cpu.AlignedBytes(len(data))[:0], theirs...)
 	}
 	for i, y := range c.out {
-		var x []spec.Arg
+		var x, wide []spec.Arg
 		for _, theirs := range all {
 			part := theirs[offsets[i]:][:c.in[i].Operand.Bytes()]
 			x = append(x, spec.Arg{Operand: c.in[i].Operand, Buf: cpu.NewBuf(part)})
 		}
-		c.op.Combine(c.group.Rank(), x, y)
+		if y.Dtype != spec.BFloat16 {
+			c.op.Combine(c.group.Rank(), x, y)
+			continue
+		}
+		for _, part := range x {
+			wide = append(wide, widened(part))
+		}
+		sum := widened(y)
+		c.op.Combine(c.group.Rank(), wide, sum)
+		cpu.RoundBF16(cpu.Slice[cpu.BFloat16](y.Buf), cpu.Slice[float32](sum.Buf))
 	}
 	return nil
+}
+
+// widened returns a copy in float32 of an operand in bfloat16.
+func widened(x spec.Arg) spec.Arg {
+	y := make([]float32, x.Elements())
+	cpu.WidenBF16(y, cpu.Slice[cpu.BFloat16](x.Buf))
+	return spec.Arg{Operand: spec.Operand{Dtype: tensor.Float32, Shape: x.Shape}, Buf: cpu.NewBuf(y)}
 }

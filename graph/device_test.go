@@ -337,16 +337,16 @@ func TestHostMemory(t *testing.T) {
 	}
 }
 
-// TestCPURefusesHalf: the guard refuses an operand in half precision, and a kernel that is bound all the same refuses
+// TestCPURefusesFP16: the guard refuses an operand in fp16, and a kernel that is bound all the same refuses
 // it, too.
-func TestCPURefusesHalf(t *testing.T) {
+func TestCPURefusesFP16(t *testing.T) {
 	in := []spec.Operand{{Dtype: tensor.Float32, Shape: tensor.Shape{2}}}
-	out := []spec.Operand{{Dtype: ops.BFloat16, Shape: tensor.Shape{2}}}
-	cast := spec.Cast{To: ops.BFloat16}
+	out := []spec.Operand{{Dtype: ops.Float16, Shape: tensor.Shape{2}}}
+	cast := spec.Cast{To: ops.Float16}
 	call := graph.Call{Spec: cast, In: in, Out: out}
 	err := graph.NewCPU(1).Offers(call)[0].Guard(call)
-	require.ErrorContains(t, err, "unsupported device: bfloat16 (2)")
-	for _, spec := range []spec.Spec{cast, optimizer.AdamW{Decay: "1", Copies: ops.BFloat16}} {
+	require.ErrorContains(t, err, "unsupported device: float16 (2)")
+	for _, spec := range []spec.Spec{cast, optimizer.AdamW{Decay: "1", Copies: ops.Float16}} {
 		var k cpu.Kernel
 		spec.Bind(&k, nil, nil)
 		require.ErrorContains(t, cpu.RunAlone(&k), "half precision")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/fakedevice"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
@@ -38,9 +39,19 @@ func TestHalfPrecision(t *testing.T) {
 	require.Zero(t, f.Streams)
 	require.Zero(t, f.MemoryInUse)
 
+	if cpu.HasBF16() {
+		got := train(graph.NewCPU(1), graph.BF16)
+		require.InDeltaSlice(t, want, got, 0.02)
+		require.NotEqual(t, want[:8], got[:8], "losses and norms")
+		require.Equal(t, got, train(graph.NewCPU(3), graph.BF16), "another number of workers")
+		require.Equal(t, want, train(graph.NewCPU(3), graph.F32))
+	} else {
+		require.ErrorContains(t, graph.BF16.Check(graph.NewCPU(1).Device()), "bf16: cpu computes in float32")
+	}
+
 	n := newTiny(t)
-	require.ErrorContains(t, testutil.Err(graph.NewMachine(n.graph, graph.WithPrecision(graph.BF16))),
-		"cpu computes in float32")
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(n.graph, graph.WithPrecision(graph.FP16))),
+		"fp16: cpu computes in float32")
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(n.graph, graph.WithBackend(f), graph.WithPrecision(7))),
 		"want f32, bf16 or fp16")
 	for _, p := range []graph.Precision{graph.F32, graph.BF16, graph.FP16} {
@@ -82,6 +93,15 @@ func TestHalfPrecisionWithoutKernel(t *testing.T) {
 	require.Contains(t, text, "picky: unsupported shape: always", "why it is not in half precision")
 }
 
+// inBF16 returns the options of machines of bf16: on a device and, if it can, on the CPU.
+func inBF16() [][]graph.Option {
+	list := [][]graph.Option{{graph.WithBackend(fakedevice.NewHalf()), graph.WithPrecision(graph.BF16)}}
+	if cpu.HasBF16() {
+		list = append(list, []graph.Option{graph.WithBackend(graph.NewCPU(2)), graph.WithPrecision(graph.BF16)})
+	}
+	return list
+}
+
 // tiny is a network of two layers on fixed data.
 type tiny struct {
 	graph                 *G.ExprGraph
@@ -115,13 +135,12 @@ func newTiny(t *testing.T) *tiny {
 // TestConstantInputs: the half-precision copy of a constant input is made once and again after Refresh; that of any
 // other input is made in each run.
 func TestConstantInputs(t *testing.T) {
-	g, f := G.NewGraph(), fakedevice.NewHalf()
+	g := G.NewGraph()
 	x := single(g, "x", func(i int) float64 { return float64(i) }, 1, 4)
 	w := single(g, "w", func(int) float64 { return 1 }, 1, 4)
 	y := G.Must(ops.Linear(x, w))
-	for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
-		m := newMachine(t, g, append(opts, graph.WithBackend(f), graph.WithPrecision(graph.BF16),
-			graph.WithConstantInputs(w))...)
+	for _, opts := range append(inBF16(), append(inBF16()[0], graph.WithCapture())) {
+		m := newMachine(t, g, append(opts, graph.WithConstantInputs(w))...)
 		sums := func(xs, ws float32, want float64, why string) { // with these first elements of x and w
 			x.Value().(*tensor.Dense).Float32s()[0], w.Value().(*tensor.Dense).Float32s()[0] = xs, ws
 			require.NoError(t, m.RunAll())
@@ -151,8 +170,8 @@ func TestNaNWatchInHalfPrecision(t *testing.T) {
 		x := single(g, "x", func(int) float64 { return c.x }, 3, 1)
 		w := single(g, "w", func(int) float64 { return c.w }, 1, 1)
 		testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(ops.Linear(x, w)))), w))(t)
-		err := newMachine(t, g, graph.WithBackend(fakedevice.NewHalf()), graph.WithPrecision(graph.BF16),
-			graph.WithNaNWatch(), graph.WithInfWatch()).RunAll()
-		requireError(t, c.want, err)
+		for _, opts := range inBF16() {
+			requireError(t, c.want, newMachine(t, g, append(opts, graph.WithNaNWatch(), graph.WithInfWatch())...).RunAll())
+		}
 	}
 }

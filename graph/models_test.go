@@ -211,8 +211,8 @@ func TestNewPlan(t *testing.T) {
 	require.Equal(t, newMachine(t, n.graph).Plan().String(), testutil.Must(graph.NewPlan(n.graph))(t).String(), "cpu")
 	require.ErrorContains(t, testutil.Err(graph.NewPlan(nil)), "nil graph")
 	require.ErrorContains(t, testutil.Err(graph.NewPlan(G.NewGraph(), nil)), "nil option")
-	require.ErrorContains(t, testutil.Err(graph.NewPlan(newTiny(t).graph, graph.WithPrecision(graph.BF16))),
-		"precision bf16")
+	require.ErrorContains(t, testutil.Err(graph.NewPlan(newTiny(t).graph, graph.WithPrecision(graph.FP16))),
+		"precision fp16")
 }
 
 // TestRecomputeSameBits: with activations computed again, gradients, losses and weights have the same bits over several

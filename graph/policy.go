@@ -159,8 +159,12 @@ func (p Precision) Check(d Device) error {
 // check is Check without the name of this package in its error.
 func (p Precision) check(d Device) error {
 	half, err := p.half()
-	if err == nil && spec.IsHalf(half) && !d.Half {
+	switch {
+	case err != nil || !spec.IsHalf(half):
+	case !d.Half:
 		err = fault.Of("Precision", "precision", "%v: %s computes in float32", p, d.Kind)
+	case d.OnlyBF16 && half != spec.BFloat16:
+		err = fault.Of("Precision", "precision", "%v: %s computes in float32 and bfloat16", p, d.Kind)
 	}
 	return err
 }

@@ -34,7 +34,7 @@ func (p *plan) setTypes() error {
 	if !spec.IsHalf(p.half) {
 		return nil
 	}
-	if p.policy.PreferFP16 && !p.hasInputDerivatives() {
+	if p.policy.PreferFP16 && !p.device.OnlyBF16 && !p.hasInputDerivatives() {
 		p.half = spec.Float16
 	}
 	t := &precisionPass{plan: p, casts: map[cast]*planValue{}}

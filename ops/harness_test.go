@@ -140,14 +140,27 @@ type bound struct {
 	results []func() array // for each output: checks its guards and that all of it was written, and returns it
 }
 
-// bindSpec binds spec to copies of the inputs, in type dt, and to guarded, poisoned outputs.
+// bindSpec binds spec to copies of the inputs, in type dt, and to guarded, poisoned outputs. In bf16 operands have the
+// types in which a machine stores them, and outputs in bf16 have no guards.
 func bindSpec(t testing.TB, s spec.Spec, dt tensor.Dtype, workers int, inputs ...array) *bound {
 	t.Helper()
 	var operands []spec.Operand
 	b := new(bound)
 	for _, a := range inputs {
-		o, buf := a.Operand(dt), new(cpu.Buf)
+		operands = append(operands, a.Operand(inferred(dt)))
+	}
+	outputs := testutil.Must(s.Infer(operands))(t)
+	if dt == ops.BFloat16 {
+		in, out := graph.NewCPU(1).Storage(graph.Call{Spec: s, In: operands, Out: outputs}, dt)
+		operands, outputs = retyped(operands, in), retyped(outputs, out)
+	}
+	for i, a := range inputs {
+		o, buf := operands[i], new(cpu.Buf)
 		switch o.Dtype {
+		case ops.BFloat16:
+			half := make([]cpu.BFloat16, len(a.Floats))
+			cpu.RoundBF16(half, testutil.Convert[float32](a.Floats))
+			cpu.Hold(buf, half)
 		case tensor.Int32:
 			cpu.Hold(buf, slices.Clone(a.Ints))
 		case tensor.Float32:
@@ -155,13 +168,21 @@ func bindSpec(t testing.TB, s spec.Spec, dt tensor.Dtype, workers int, inputs ..
 		case tensor.Float64:
 			cpu.Hold(buf, slices.Clone(a.Floats))
 		}
-		operands, b.in = append(operands, o), append(b.in, spec.Arg{Operand: o, Buf: buf})
+		b.in = append(b.in, spec.Arg{Operand: o, Buf: buf})
 	}
-	outputs := testutil.Must(s.Infer(operands))(t)
 	for i, o := range outputs {
 		what := fmt.Sprintf("output %d of %s", i, s.Name())
 		a := array{Name: fmt.Sprint("output ", i), Shape: o.Shape}
 		switch o.Dtype {
+		case ops.BFloat16:
+			half := make([]cpu.BFloat16, o.Elements())
+			b.out = append(b.out, spec.Arg{Operand: o, Buf: cpu.NewBuf(half)})
+			b.results = append(b.results, func() array {
+				wide := make([]float32, len(half))
+				cpu.WidenBF16(wide, half)
+				a.Floats = testutil.Convert[float64](wide)
+				return a
+			})
 		case tensor.Float32:
 			guard(t, b, o, what, func(x []float32) array { a.Floats = testutil.Convert[float64](x); return a })
 		case tensor.Float64:
@@ -170,10 +191,26 @@ func bindSpec(t testing.TB, s spec.Spec, dt tensor.Dtype, workers int, inputs ..
 			guard(t, b, o, what, func(x []int32) array { a.Ints = slices.Clone(x); return a })
 		}
 	}
-	s.Bind(&b.kernel, b.in, b.out)
+	spec.BindBF16(&b.kernel, s, b.in, b.out)
 	b.mem = cpu.NewBuf(cpu.AlignedBytes(b.kernel.WorkBytes(workers)))
 	testutil.Poison(cpu.Slice[float32](b.mem)) // the poison is NaN in float64, too
 	return b
+}
+
+// inferred is the type in which a graph has operands of dt: float32 for bf16.
+func inferred(dt tensor.Dtype) tensor.Dtype {
+	if dt == ops.BFloat16 {
+		return tensor.Float32
+	}
+	return dt
+}
+
+func retyped(list []spec.Operand, types []tensor.Dtype) []spec.Operand {
+	list = slices.Clone(list)
+	for i := range list {
+		list[i].Dtype = types[i]
+	}
+	return list
 }
 
 // guard adds an output in guarded memory. read converts it to the result.

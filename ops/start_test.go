@@ -2,6 +2,7 @@ package ops_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
@@ -58,13 +60,17 @@ func (r queryRun) of(a array, axis int) array {
 // bits. The gradients of the keys and values of all runs of a sequence add up to those of the whole.
 func TestQueriesOfPart(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 46))
+	types := []tensor.Dtype{tensor.Float32, tensor.Float64}
+	if graph.NewCPU(1).Device().Half {
+		types = append(types, ops.BFloat16)
+	}
 	for i := range testutil.Tries(t, 60, 500) {
 		stride := 1 + r.IntN(4)
 		p := ops.Params{Stride: stride, BlockLen: stride * (1 + r.IntN(3)), TopN: 3 + r.IntN(3), Window: 1 + r.IntN(60)}
 		p.SelectBlock = p.BlockLen * (1 + r.IntN(2))
 		tokens, groups := 1+r.IntN([]int{40, 200, 800}[r.IntN(3)]), 1+r.IntN(2)
 		B, heads, D, Dv := 1+r.IntN(2), groups*(1+r.IntN(3)), 2*(1+r.IntN(9)), 1+r.IntN(9)
-		dt := []tensor.Dtype{tensor.Float32, tensor.Float64}[r.IntN(2)]
+		dt := types[r.IntN(len(types))]
 		name := fmt.Sprintf("case %d: %v, %d tokens, %d x %d of %d heads of %d and %d, %v", i, p, tokens, B, groups, heads, D,
 			Dv, dt)
 		c := opcases.NewDims(B, tokens, heads, groups, D, Dv)
@@ -147,11 +153,12 @@ func gradOf(op attention.Forward) spec.Spec {
 	panic("not reached")
 }
 
+// requireNear compares results to the rounding of dt: in bf16 each part is rounded before it is added.
 func requireNear(t *testing.T, dt tensor.Dtype, want, got []float64, text string, args ...any) {
 	t.Helper()
-	most := map[tensor.Dtype]float64{tensor.Float32: 2e-5, tensor.Float64: 1e-12}[dt]
+	most := map[tensor.Dtype]float64{tensor.Float32: 2e-5, tensor.Float64: 1e-12, ops.BFloat16: 0.05}[dt]
 	for i := range want {
-		if d := want[i] - got[i]; !(d < most && d > -most) {
+		if d := math.Abs(want[i] - got[i]); !(d < most*max(1, math.Abs(want[i]))) {
 			require.Failf(t, "other numbers", "element %d is %v, want %v: "+text, append([]any{i, got[i], want[i]}, args...)...)
 		}
 	}

@@ -41,7 +41,7 @@ func run(args []string, w io.Writer) (err error) {
 		`-device cpu # on the CPU, where a GPU is`)
 	defer command.Explain(&err, set, nil)
 	device := set.String("device", "auto", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
-	precision := set.String("precision", "f32", "of the activations: f32, bf16 or fp16, the last two on a GPU")
+	precision := set.String("precision", "f32", "of the activations: f32, bf16 (on a GPU or a CPU with AVX512_BF16) or fp16 (on a GPU)")
 	if err := command.Parse(set, args, w); err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ func TestRefusesBeforeRunning(t *testing.T) {
 	for args, message := range map[string]string{
 		"-device tpu":                 `attention: -device "tpu", want auto, cpu or cuda:N`,
 		"-precision f8":               `attention: -precision "f8"`,
-		"-device cpu -precision bf16": "attention: -precision bf16: cpu computes in float32",
+		"-device cpu -precision fp16": "attention: -precision fp16: cpu computes in float32",
 		"rest":                        `attention: unexpected argument "rest"`,
 	} {
 		var text bytes.Buffer

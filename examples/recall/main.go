@@ -66,7 +66,7 @@ func parse(args []string, help io.Writer) (_ *options, err error) {
 	needles := o.set.Int("needles", 32, "pairs of a key and a value in a document, a multiple of 16")
 	free := o.set.Int("free", 0, "blocks that NSA selects freely; 0: as many as have pairs, and 3 more")
 	models := o.set.String("models", "nsa,nsa-without-selected,dense", "models to train")
-	precision := o.set.String("precision", "f32", "f32 or bf16; the CPU computes in f32")
+	precision := o.set.String("precision", "f32", "f32 or bf16, on the CPU if it has AVX512_BF16")
 	asked := o.set.Int("asked", 0,
 		"tokens of other documents in which the trained models are asked too; 0: eight times -context")
 	o.set.StringVar(&o.out, "out", "results/recall", "folder of the CSV file and the plots")

@@ -21,7 +21,7 @@ func TestRefusesBeforeReading(t *testing.T) {
 		"-steps -1":         "-steps is -1, want 0 to",
 		"-lr NaN":           "train: -lr is NaN",
 		"-minutes -1":       "-minutes is -1, want a number from 0",
-		"-precision bf16":   "train: -precision bf16: cpu computes in float32",
+		"-precision fp16":   "train: -precision fp16: cpu computes in float32",
 		"-precision f8":     `precision "f8"`,
 		"-device tpu":       `train: -device "tpu", want auto, cpu or cuda:N`,
 		"-preset huge":      "train: -preset huge: no preset \"huge\", want one of: base, tiny",

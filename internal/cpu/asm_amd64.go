@@ -54,3 +54,18 @@ func adamW32(avx512 bool, n int, w *float32, grad *float32, m *float32, v *float
 
 //go:noescape
 func sumSquares32(avx512 bool, n int, x *float32) float64
+
+//go:noescape
+func tileBF16(m int, n int, k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, s *float32, srs int)
+
+//go:noescape
+func dotRowsBF16(n int, rows int, x *uint16, a *uint16, y *float32)
+
+//go:noescape
+func interleaveBF16(n int, dst *float32, x *uint16, y *uint16)
+
+//go:noescape
+func roundBF16(n int, dst *uint16, x *float32)
+
+//go:noescape
+func widenBF16(n int, dst *float32, x *uint16)

@@ -24,7 +24,7 @@ func betweenPages(t *testing.T, bytes int) []byte {
 }
 
 // place copies x to the start or to the end of mem.
-func place[T Float](mem []byte, x []T, end bool) []T {
+func place[T Elem](mem []byte, x []T, end bool) []T {
 	if len(x) == 0 {
 		return nil
 	}
@@ -93,6 +93,44 @@ func testNoAccessOutside[T Float](t *testing.T) {
 					got := product(place(pages[0], a, end), place(pages[1], b, end), place(pages[2], bias, end),
 						place(pages[3], make([]T, m*n), end))
 					require.Equal(t, want, got, "%v: %v, trans %d: not the bits that it has elsewhere in memory", l, size, trans)
+				}
+			}
+		}
+	}
+}
+
+// TestNoAccessOutsideOfBF16: kernels of bf16 touch no byte outside of their operands either.
+func TestNoAccessOutsideOfBF16(t *testing.T) {
+	var pages [4][]byte
+	for i := range pages {
+		pages[i] = betweenPages(t, 1<<18)
+	}
+	for range levels {
+		for _, end := range []bool{false, true} {
+			for n := range 140 {
+				x := place(pages[0], random[float32](n), end)
+				y := place(pages[1], make([]BFloat16, n), end)
+				RoundBF16(y, x)
+				WidenBF16(x, y)
+			}
+			for _, size := range [][3]int{{1, 1, 1}, {17, 65, 33}, {64, 128, 16}, {40, 100, 70}, {131, 70, 5}, {3, 130, 140}} {
+				for mode := range 8 {
+					m, n, k := size[0], size[1], size[2]
+					p := Product{M: m, N: n, TransA: mode&1 != 0, TransB: mode&2 != 0, Dots: mode == 6, HalfC: true,
+						HalfResidual: true}
+					a, b := place(pages[0], randomBF16(m*k), end), place(pages[1], randomBF16(k*n), end)
+					p.Terms, p.C = []Term{{k, NewBuf(a), NewBuf(b)}}, NewBuf(place(pages[2], make([]BFloat16, m*n), end))
+					if x := place(pages[3], randomBF16(m*n), end); mode&4 != 0 {
+						p.Residual = NewBuf(x)
+					} else {
+						p.Bias = NewBuf(x[:n])
+						if end {
+							p.Bias = NewBuf(x[m*n-n:])
+						}
+					}
+					var kernel Kernel
+					ProductsBF16(&kernel, p)
+					run(t, &kernel, 1)
 				}
 			}
 		}

@@ -7,7 +7,7 @@ type Float interface{ float32 | float64 }
 
 // Elem is an element type that a Buf can hold.
 type Elem interface {
-	float32 | float64 | int32 | int | byte
+	float32 | float64 | int32 | int | byte | BFloat16
 }
 
 // sizeOf returns the size of an element of T in bytes.

@@ -12,6 +12,8 @@ func processorLevels() []level {
 		return []level{levelGeneric}
 	case !(has.HasAVX512F && has.HasAVX512BW && has.HasAVX512DQ && has.HasAVX512VL):
 		return []level{levelGeneric, levelAVX2}
+	case !has.HasAVX512BF16:
+		return []level{levelGeneric, levelAVX2, levelAVX512}
 	}
-	return []level{levelGeneric, levelAVX2, levelAVX512}
+	return []level{levelGeneric, levelAVX2, levelAVX512, levelBF16}
 }

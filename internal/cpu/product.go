@@ -17,6 +17,9 @@ type Product struct {
 	// row of A and a row of B in their own memory: B is read once and not packed. The bits of a row of C do not depend
 	// on the other rows, but differ from those without Dots.
 	Dots bool
+
+	// HalfC and HalfResidual are for ProductsBF16: C and SiLU, or Residual, are bf16 and not float32.
+	HalfC, HalfResidual bool
 }
 
 // Term is one summand of a Product: A and B of its own, and their K.

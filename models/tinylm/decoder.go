@@ -58,8 +58,9 @@ type DecoderOption struct {
 	precision graph.Precision
 }
 
-// DecodeOn makes a decoder run on b, with activations and caches in precision p. If b has memory of its own, the
-// weights must be there already: see Weights.MoveTo. Weights on a device can be decoded only there.
+// DecodeOn makes a decoder run on b, with activations and caches in precision p; on the CPU caches are in float32. If b
+// has memory of its own, the weights must be there already: see Weights.MoveTo. Weights on a device can be decoded only
+// there.
 func DecodeOn(b graph.Backend, p graph.Precision) DecoderOption { return DecoderOption{b, p} }
 
 // NewDecoder returns a decoder for up to slots sequences of up to context tokens each; context may differ from
@@ -86,7 +87,11 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 	d = &Decoder{weights: w, slots: slots, context: context, sequences: make([]slotSequence, slots),
 		prefills: map[int]*decoderGraph{}}
 	d.options = []graph.Option{graph.WithBackend(o.backend), graph.WithPrecision(o.precision), graph.WithCapture()}
-	if d.cacheSizes, err = c.cacheSizes(slots, context, o.precision); err != nil {
+	cached := o.precision
+	if o.backend.Device().Host {
+		cached = graph.F32 // its attention reads caches in float32
+	}
+	if d.cacheSizes, err = c.cacheSizes(slots, context, cached); err != nil {
 		return nil, err
 	}
 	if err := d.newCaches(o.backend); err != nil {

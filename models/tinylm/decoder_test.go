@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,6 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/fakedevice"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -129,6 +131,34 @@ func TestDecoderOnDevice(t *testing.T) {
 func TestDecoderSequencesJoinAndLeave(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float32, 1)
 	joinAndLeave(t, testutil.Closing(NewDecoder(w, 1, 90))(t), testutil.Closing(NewDecoder(w, 5, 90))(t), 60)
+	if in := DecodeOn(graph.NewCPU(2), graph.BF16); cpu.HasBF16() {
+		joinAndLeave(t, testutil.Closing(NewDecoder(w, 1, 90, in))(t), testutil.Closing(NewDecoder(w, 5, 90, in))(t), 20)
+	}
+}
+
+// TestDecoderInBF16: in bf16 on the CPU the logits of a decoder are within a few roundings of those in float32, but for
+// the tokens that select other blocks, of nearly the same scores.
+func TestDecoderInBF16(t *testing.T) {
+	if !cpu.HasBF16() {
+		t.Skip("this processor has no AVX512_BF16")
+	}
+	const n = 150
+	for name, c := range decodeConfigs() {
+		w, tokens := newTestWeights(t, c, tensor.Float32, 1), testutil.Tokens(3, n, c.Vocab)
+		want := logitsOf(t, w, tokens)
+		d := testutil.Closing(NewDecoder(w, 2, n, DecodeOn(graph.NewCPU(2), graph.BF16)))(t)
+		for first := 1; first < n; first = 2*first + 17 {
+			others, got := 0, decodeAll(t, d, 1, tokens, first)
+			for i, logits := range slices.Collect(slices.Chunk(got, c.Vocab)) {
+				off := testutil.RelErr(logits, want[(first-1+i)*c.Vocab:][:c.Vocab])
+				require.Positive(t, off)
+				if off > 1./32 {
+					others++
+				}
+			}
+			require.LessOrEqual(t, others, n/15, "%s, logits behind %d", name, first)
+		}
+	}
 }
 
 // joinAndLeave decodes random sequences one by one with alone, then at once with batch.
@@ -202,7 +232,7 @@ func TestDecoderErrors(t *testing.T) {
 	for _, b := range []graph.Backend{nil, (*cuda.Backend)(nil)} {
 		require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 1, DecodeOn(b, graph.F32))), "the backend is nil")
 	}
-	require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 1, DecodeOn(graph.NewCPU(1), graph.BF16))),
+	require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 1, DecodeOn(graph.NewCPU(1), graph.FP16))),
 		"cpu computes in float32")
 	require.ErrorIs(t, testutil.Err(NewDecoder(nil, 1, 1)), errNoWeights)
 

@@ -26,8 +26,8 @@ var (
 func IsHalf(dt tensor.Dtype) bool { return dt == BFloat16 || dt == Float16 }
 
 // Cast is the Spec of a conversion between float32 and a type of half precision, rounded to nearest even: x -> y. A
-// machine that computes in half precision inserts it where the type of an operand changes. It is no op of a graph, and
-// the CPU has no kernel for it.
+// machine that computes in half precision inserts it where the type of an operand changes. It is no op of a graph. The CPU
+// has a kernel for BFloat16.
 type Cast struct {
 	To tensor.Dtype
 }
@@ -46,7 +46,15 @@ func (op Cast) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{op.To, in[0].Shape}}, nil
 }
 
-func (Cast) Bind(k *cpu.Kernel, _, _ []Arg) { k.Check = NoHalf }
+func (op Cast) Bind(k *cpu.Kernel, in, out []Arg) {
+	if op.To == Float16 || in[0].Dtype == Float16 {
+		k.Check = NoHalf
+		return
+	}
+	bindCasts(k, in, out)
+}
 
-// NoHalf is the Check of CPU kernels that would need half precision: always an error.
-func NoHalf() error { return errors.New("the cpu has no half precision") }
+func (Cast) TakesBF16(_, _ []Arg) bool { return true }
+
+// NoHalf is the Check of CPU kernels that would need Float16, or a cache in half precision: always an error.
+func NoHalf() error { return errors.New("the cpu has no kernel for this type of half precision") }

@@ -6,16 +6,20 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// ByType returns the instance of a generic function for the type dt, which is float32 or float64.
+// ByType returns the instance of a generic function for the type dt: f64 for float64, f32 for float32 and for BFloat16,
+// with which kernels compute in float32.
 func ByType[F any](dt tensor.Dtype, f32, f64 F) F {
-	if dt == tensor.Float32 {
-		return f32
+	if dt == tensor.Float64 {
+		return f64
 	}
-	return f64
+	return f32
 }
 
 // WorkLike returns work memory with the type and shape of o.
 func WorkLike(k *cpu.Kernel, o Arg) Arg {
+	if o.Dtype == BFloat16 {
+		return Arg{o.Operand, cpu.Work[cpu.BFloat16](k, o.Elements())}
+	}
 	return Arg{o.Operand, ByType(o.Dtype, cpu.Work[float32], cpu.Work[float64])(k, o.Elements())}
 }
 

@@ -6,7 +6,7 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// dotRows writes dotRows32: y[j] = sum of x[i]*a[j*n+i] over i < n. n and rows are positive, rows is a multiple of 4.
+// dotRows writes dotRows32 and dotRowsBF16: y[j] = sum of x[i]*a[j*n+i] over i < n. n and rows are positive, rows is a multiple of 4.
 // The code multiplies four rows of a at a time. An iteration takes two vectors of each row, and each has an accumulator
 // of its own, so that additions do not wait for each other. At the end of a row horizontal additions put the sums of
 // the four rows into one register.
@@ -17,7 +17,7 @@ func dotRows(vt vectorType) {
 	a[0] = loadParam("a")
 	for i := 1; i < group; i++ {
 		a[i] = GP64()
-		LEAQ(Mem{Base: a[i-1], Index: n, Scale: 4}, a[i])
+		LEAQ(Mem{Base: a[i-1], Index: n, Scale: uint8(vt.elemSize)}, a[i])
 	}
 	// elements past the whole iterations; bytes of these; bytes of a group
 	past, whole, groupBytes := GP64(), GP64(), GP64()
@@ -25,9 +25,8 @@ func dotRows(vt vectorType) {
 	ANDQ(U8(parts*vt.lanes()-1), past)
 	MOVQ(n, whole)
 	SUBQ(past, whole)
-	SHLQ(U8(2), whole)
-	MOVQ(n, groupBytes)
-	SHLQ(U8(4), groupBytes)
+	IMUL3Q(U8(vt.elemSize), whole, whole)
+	IMUL3Q(U8(group*vt.elemSize), n, groupBytes)
 	mask := vt.masks(past, parts, vt.lanes())
 
 	vt.setLabel("group")

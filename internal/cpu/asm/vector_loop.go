@@ -143,7 +143,7 @@ func (f vectorFunc) writeLoop(vt vectorType) {
 	vt.setLabel("tail")
 	TESTQ(n, n)
 	JZ(vt.label("done"))
-	it.mask = vectorType{vt.bits, 4}.masks(n, f.unroll, vt.lanes())
+	it.mask = vectorType{bits: vt.bits, elemSize: 4}.masks(n, f.unroll, vt.lanes())
 	for u := range f.unroll {
 		if u > 0 {
 			CMPQ(n, U32(u*vt.lanes()))

@@ -11,7 +11,10 @@ import (
 
 // vectorType is the kind of vector that a function is written for: elements of elemSize bytes in a register of 512 bits
 // (AVX-512) or 256 bits (AVX2). Its methods write the instructions of that kind.
-type vectorType struct{ bits, elemSize int }
+type vectorType struct {
+	bits, elemSize int
+	bf16           bool // the factors of fma are pairs of bf16, and its sums float32
+}
 
 func (vt vectorType) avx512() bool { return vt.bits == 512 }
 
@@ -38,17 +41,24 @@ func (vt vectorType) register() VecVirtual {
 // zero clears v.
 func (vt vectorType) zero(v VecVirtual) { VXORPS(v, v, v) }
 
-// bySize returns single for elements of 4 bytes, double for 8 bytes.
+// bySize returns double for elements of 8 bytes, else single.
 func bySize[F any](vt vectorType, single, double F) F {
-	if vt.elemSize == 4 {
-		return single
+	if vt.elemSize == 8 {
+		return double
 	}
-	return double
+	return single
 }
 
 // The operands of an instruction stand in the order of Go assembly: the destination last.
 
-func (vt vectorType) fma(x, y, z Op)    { bySize(vt, VFMADD231PS, VFMADD231PD)(x, y, z) }
+func (vt vectorType) fma(x, y, z Op) {
+	if vt.bf16 {
+		vdpbf16ps(x, y, z)
+	} else {
+		bySize(vt, VFMADD231PS, VFMADD231PD)(x, y, z)
+	}
+}
+
 func (vt vectorType) add(x, y, z Op)    { bySize(vt, VADDPS, VADDPD)(x, y, z) }
 func (vt vectorType) mov(x, y Op)       { bySize(vt, VMOVUPS, VMOVUPD)(x, y) }
 func (vt vectorType) broadcast(m, v Op) { bySize(vt, VBROADCASTSS, VBROADCASTSD)(m, v) }
@@ -57,9 +67,12 @@ func (vt vectorType) broadcast(m, v Op) { bySize(vt, VBROADCASTSS, VBROADCASTSD)
 // on AVX-512, a register of ones and zeros on AVX2.
 
 func (vt vectorType) maskedLoad(m, mask, v Op) {
-	if vt.avx512() {
+	switch {
+	case vt.elemSize == 2:
+		VMOVDQU16_Z(m, mask, v)
+	case vt.avx512():
 		bySize(vt, VMOVUPS_Z, VMOVUPD_Z)(m, mask, v)
-	} else {
+	default:
 		bySize(vt, VMASKMOVPS, VMASKMOVPD)(m, mask, v)
 	}
 }
@@ -112,7 +125,11 @@ func (vt vectorType) masks(r GPVirtual, parts, partLanes int) func(u int) Op {
 			if u > 0 {
 				SHRQ(U8(partLanes), all)
 			}
-			KMOVW(all.As32(), k)
+			if partLanes > 16 {
+				KMOVD(all.As32(), k)
+			} else {
+				KMOVW(all.As32(), k)
+			}
 			ks[u] = k
 		}
 		return func(u int) Op { return ks[u] }

@@ -220,7 +220,7 @@ func TestFlagsRefuseValues(t *testing.T) {
 		{1, "-model /missing", "/missing: no such file or directory"},
 		{1, "-model " + t.TempDir(), "neither model.safetensors nor a checkpoint in it"},
 		{1, "-file /missing", "generate: -file /missing: no such file"},
-		{2, "-device cpu -precision bf16", "generate: -precision bf16: cpu computes in float32"},
+		{2, "-device cpu -precision fp16", "generate: -precision fp16: cpu computes in float32"},
 		{2, "-context 100000000", "generate: -context is 100000000, want 0 to 67108864"},
 		{2, "-context 67108864 -n 2", "generate: 2 texts at once of -context 67108864, want at most 67108864 tokens"},
 		{1, "-n 600000 -prompt a -prompt b", "1200000 texts, want at most 1048576"},

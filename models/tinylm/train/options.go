@@ -73,7 +73,7 @@ type Options struct {
 
 	Device    string `yaml:"device" help:"auto, cpu or cuda:N; cuda:0,1, cuda:all or cpu:N train on several ranks; auto is the first GPU, or the CPU"`
 	Shard     bool   `yaml:"shard" help:"each rank keeps the optimizer's moments of a part of the weights (ZeRO-1): less memory, the same results"`
-	Precision string `yaml:"precision" help:"of the activations: f32, bf16 or fp16, the last two on a GPU"`
+	Precision string `yaml:"precision" help:"of the activations: f32, bf16 (on a GPU or a CPU with AVX512_BF16) or fp16 (on a GPU)"`
 	Out       string `yaml:"-" fixed:"true" help:"folder of the run, which is made; empty: one of today's date and time below runs"`
 
 	config, resume string // of the command line: its YAML file, and the folder of the run to resume

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/fakedevice"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
@@ -122,6 +124,28 @@ func TestSameBitsForAnyGOMAXPROCS(t *testing.T) {
 		models = append(models, modelOf(t, newRun(t, smallArgs(t, 5)...)))
 	}
 	require.Equal(t, models[0], models[1])
+}
+
+// TestBF16OnCPU: a run in bf16 learns what one in float32 learns. It has the same bits on any number of processors, and
+// after a stop.
+func TestBF16OnCPU(t *testing.T) {
+	if !cpu.HasBF16() {
+		t.Skip("this processor has no AVX512_BF16")
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	for _, optimizer := range []string{"adamw", "muon"} {
+		args := smallArgs(t, 20, "-optimizer", optimizer)
+		single, half := newRun(t, args...), append(slices.Clip(args), "-precision", "bf16")
+		runtime.GOMAXPROCS(1)
+		run := newRun(t, half...)
+		require.NotEqual(t, modelOf(t, single), modelOf(t, run))
+		require.InEpsilon(t, heldOutOf(t, single), heldOutOf(t, run), 0.01)
+		runtime.GOMAXPROCS(2)
+		stopped := newFolder(t)
+		stopAfter(t, 7, append(half, "-out", stopped)...)
+		testutil.Must(runArgs(t, "-resume", stopped))(t)
+		require.Equal(t, modelOf(t, run), modelOf(t, stopped))
+	}
 }
 
 // TestByTime: training lasts as long as asked. The test doubles the time until it is enough for a second step on this

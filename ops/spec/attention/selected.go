@@ -50,7 +50,13 @@ func (op Selected) Infer(in []spec.Operand) ([]spec.Operand, error) {
 }
 
 func (op Selected) Bind(k *cpu.Kernel, in, out []spec.Arg) {
-	spec.ByType(in[0].Dtype, bindSelected[float32], bindSelected[float64])(k, op.SelectBlock, in, out)
+	spec.BindRounded(k, out, func(out []spec.Arg) {
+		spec.ByType(in[0].Dtype, bindSelected[float32], bindSelected[float64])(k, op.SelectBlock, in, out)
+	})
+}
+
+func (op Selected) TakesBF16(in, out []spec.Arg) bool {
+	return op.SelectBlock%2 == 0 && takesBF16(in, out)
 }
 
 func (op Selected) bindGrad(k *cpu.Kernel, takesDelta bool, in, out []spec.Arg) {
@@ -208,10 +214,12 @@ func (c selectedBlocks) row() spec.Sequence {
 // holds the scores of all selected keys at once.
 type selectedForward[T cpu.Float] struct {
 	selectedBlocks
-	q, v, o, lse spec.Arg
+	q, v, o, lse spec.Arg // q and v may be bf16
 	keys         transposed[T]
+	pairs        valuePairs
 
 	// Scratch of each worker.
+	row      cpu.Region[T] // [Dv]: a value
 	scores   cpu.Region[T] // [h,selected keys]
 	max, sum cpu.Region[T] // [h]: the softmax state
 }
@@ -237,6 +245,8 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []spec.Arg) {
 		f := &selectedForward[T]{
 			selectedBlocks: c, q: in[0], v: in[2], o: out[0], lse: out[1],
 			keys:   keys,
+			pairs:  bindValuePairs(k, a, in[2]),
+			row:    cpu.Scratch[T](k, a.valueDim),
 			scores: cpu.Scratch[T](k, a.h*c.maxKeys()),
 			max:    cpu.Scratch[T](k, a.h),
 			sum:    cpu.Scratch[T](k, a.h),
@@ -256,7 +266,7 @@ func (f *selectedForward[T]) queries(seq spec.Sequence, g, first, end int, w *cp
 	keys, v := f.keys.group(seq, g), cpu.Slice[T](f.v.Buf)
 	lse := cpu.Slice[T](f.lse.Buf)[f.statAt(seq, g, 0):]
 	for t := first; t < end; t++ {
-		q := cpu.Slice[T](f.q.Buf)[f.queryAt(seq, g, t, f.keyDim):]
+		q := cpu.Slice[T](f.q.Buf)[f.queryAt(seq, g, t, keys.c):]
 		o := cpu.Slice[T](f.o.Buf)[f.queryAt(seq, g, t, f.valueDim):][:f.h*f.valueDim]
 		state.Start()
 		clear(o)
@@ -270,12 +280,32 @@ func (f *selectedForward[T]) queries(seq spec.Sequence, g, first, end int, w *cp
 		}
 		n = 0
 		for lo, hi := f.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.nextRun(seq, g, t, hi) {
-			cpu.TileAdd(f.h, f.valueDim, hi-lo, s[n:], ld, 1, v[f.keyAt(seq, g, lo, f.valueDim):],
-				f.groups*f.valueDim, o, f.valueDim)
+			if f.pairs.buf != nil {
+				f.addPairs(float32s(o), float32s(s[n:]), seq, g, lo, hi, float32s(f.row.Local(w)))
+			} else {
+				cpu.TileAdd(f.h, f.valueDim, hi-lo, s[n:], ld, 1, v[f.keyAt(seq, g, lo, f.valueDim):],
+					f.groups*f.valueDim, o, f.valueDim)
+			}
 			n += hi - lo
 		}
 		for j := range f.h {
 			lse[j*f.RowTokens+t] = state.Finish(j, o[j*f.valueDim:][:f.valueDim])
 		}
+	}
+}
+
+// addPairs adds to o [h,Dv] the product of the weights p, whose rows lie maxKeys elements apart, and the values of the
+// keys [lo,hi) of bf16. lo is even. If hi is odd, the last key comes alone, since its query may not see the one with
+// which it is paired. row is scratch for a value.
+func (f *selectedForward[T]) addPairs(o, p []float32, seq spec.Sequence, g, lo, hi int, row []float32) {
+	n, ld := (hi-lo)/2*2, f.maxKeys()
+	if n < hi-lo {
+		cpu.WidenBF16(row, cpu.Slice[cpu.BFloat16](f.v.Buf)[f.keyAt(seq, g, hi-1, f.valueDim):][:f.valueDim])
+		for j := range f.h {
+			cpu.Axpy(p[j*ld+n], row, o[j*f.valueDim:][:f.valueDim])
+		}
+	}
+	if n > 0 {
+		addPairs(f.h, n, f.valueDim, p, ld, f.pairs.group(seq, g)[lo/2*f.valueDim:], o)
 	}
 }

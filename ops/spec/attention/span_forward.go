@@ -1,6 +1,8 @@
 package attention
 
 import (
+	"gorgonia.org/tensor"
+
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
@@ -9,9 +11,10 @@ import (
 type spanForward[T cpu.Float] struct {
 	dims
 	maskedSpan
-	minusInf     []T // -Inf: the scores of a chunk of keys that are not selected; nil if blocks is nil
-	q, v, o, lse spec.Arg
+	minusInf     []T      // -Inf: the scores of a chunk of keys that are not selected; nil if blocks is nil
+	q, v, o, lse spec.Arg // q may be bf16
 	keys         transposed[T]
+	pairs        valuePairs
 	finiteVals   finiteTiles
 
 	// Scratch of each worker. The rows are those of a tile.
@@ -31,10 +34,15 @@ func bindSpan[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []spec.Arg)
 // newSpanForward adds to k the phases that prepare attention under mask: they transpose the keys and test the values.
 // The caller adds the phase that calls tile.
 func newSpanForward[T cpu.Float](k *cpu.Kernel, a dims, mask maskedSpan, in, out []spec.Arg) *spanForward[T] {
-	keys, finiteVals := bindTranspose[T](k, a, in[1]), bindFinite[T](k, in[2])
+	keys, pairs, v := bindTranspose[T](k, a, in[1]), bindValuePairs(k, a, in[2]), in[2]
+	if v.Dtype == spec.BFloat16 { // for tiles whose values are not finite
+		v = spec.InType(k, tensor.Float32, v)[0]
+	}
+	finiteVals := bindFinite[T](k, v)
 	f := &spanForward[T]{
-		dims: a, maskedSpan: mask, q: in[0], v: in[2], o: out[0], lse: out[1],
+		dims: a, maskedSpan: mask, q: in[0], v: v, o: out[0], lse: out[1],
 		keys:       keys,
+		pairs:      pairs,
 		finiteVals: finiteVals,
 		rowsQ:      cpu.Scratch[T](k, a.tileRows()*a.keyDim),
 		rowsO:      cpu.Scratch[T](k, a.tileRows()*a.valueDim),
@@ -56,7 +64,7 @@ func (f *spanForward[T]) tile(seq spec.Sequence, g, t0, t1 int, w *cpu.Worker) {
 	state := OnlineSoftmax[T]{f.max.Local(w)[:rows], f.sum.Local(w)[:rows], SoftmaxScale[T](f.keyDim)}
 	keys, v := f.keys.group(seq, g), cpu.Slice[T](f.v.Buf)
 
-	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.keyDim)
+	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, keys.c)
 	state.Start()
 	clear(o)
 	first, end := f.span.keysOfTile(seq, t0, t1, f.tileQueries)
@@ -72,11 +80,17 @@ func (f *spanForward[T]) tile(seq spec.Sequence, g, t0, t1 int, w *cpu.Worker) {
 			state.Add(r, s[r*ld:][:to-from], lo, hi, o[r*f.valueDim:][:f.valueDim])
 		}
 		visible := func(r, i int) bool { return f.sees(seq, g, t0+r/f.h, from+i) }
-		areFinite := f.finiteVals.areFinite(seq, from, to)
-		weightedRows[T]{
+		weighted := weightedRows[T]{
 			m: rows, n: to - from, c: f.valueDim, w: s, rs: ld, cs: 1, rows: v[f.keyAt(seq, g, from, f.valueDim):],
 			ld: f.groups * f.valueDim, visible: visible,
-		}.addTo(o, areFinite, f.finiteRows.Local(w))
+		}
+		if scratch := f.finiteRows.Local(w); f.pairs.buf == nil {
+			weighted.addTo(o, f.finiteVals.areFinite(seq, from, to), scratch)
+		} else {
+			even := min(seq.Keys, to+to%2) // the end of the last pair
+			weighted.addPairs(o, f.pairs.group(seq, g)[from/2*f.valueDim:], even-from,
+				f.finiteVals.areFinite(seq, from, even), float32s(scratch))
+		}
 	}
 
 	lse := cpu.Slice[T](f.lse.Buf)[f.statAt(seq, g, 0):]

@@ -169,8 +169,8 @@ func (op Fused) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	if op.Norm != 0 {
 		x, ws, _, gain := SplitFused(op, len(out), in)
 		x.Operand = rowsOf(x.Operand, ws[0].Operand)
-		normed := spec.WorkLike(k, x)
-		norm.RMSNorm{Eps: op.Norm}.Bind(k, []spec.Arg{x, gain[0]}, []spec.Arg{normed})
+		normed := spec.WorkLike(k, spec.Arg{Operand: spec.Operand{Dtype: ws[0].Dtype, Shape: x.Shape}})
+		spec.BindBF16(k, norm.RMSNorm{Eps: op.Norm}, []spec.Arg{x, gain[0]}, []spec.Arg{normed})
 		in = append([]spec.Arg{normed}, in[1:]...)
 	}
 	var products []cpu.Product
@@ -181,15 +181,20 @@ func (op Fused) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 		}
 		products = append(products, p)
 	}
-	bindProducts(k, in[0], products...)
+	bindProducts(k, in[1], products...)
 	for i, y := range out {
 		if op.Activation[i] == ActivationSigmoid {
-			pointwise.Sigmoid{}.Bind(k, []spec.Arg{y}, []spec.Arg{y})
+			spec.BindBF16(k, pointwise.Sigmoid{}, []spec.Arg{y}, []spec.Arg{y})
 		}
 		if op.Rotated[i] {
-			op.RoPE.Bind(k, append([]spec.Arg{y}, table...), []spec.Arg{y})
+			spec.BindBF16(k, op.RoPE, append([]spec.Arg{y}, table...), []spec.Arg{y})
 		}
 	}
+}
+
+func (op Fused) TakesBF16(in, out []spec.Arg) bool {
+	x, ws, biases, _ := SplitFused(op, len(out), in)
+	return (op.Norm != 0 || spec.AllBF16(x)) && spec.AllBF16(ws...) && spec.AllBF16(biases...)
 }
 
 // MaxTerms is the largest number of terms of a dy of FusedGrad.
@@ -305,7 +310,7 @@ func (op FusedGrad) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	_, table := spec.SplitTable(in, len(in)-1)
 	dws, dx := out, cpu.Product{M: x.Elements() / op.In, N: op.In}
 	if !op.WeightsOnly {
-		dx.C, dws = out[0].Buf, out[1:]
+		dx.C, dx.HalfC, dws = out[0].Buf, out[0].Dtype == spec.BFloat16, out[1:]
 	}
 	for i, dw := range dws {
 		dy := op.bindTerms(k, i, dys[i], table)
@@ -320,6 +325,11 @@ func (op FusedGrad) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	bindProducts(k, x, products...)
 }
 
+func (op FusedGrad) TakesBF16(in, _ []spec.Arg) bool {
+	x, dys, ws := SplitFusedGrad(op, in)
+	return spec.AllBF16(x) && spec.AllBF16(slices.Concat(dys...)...) && spec.AllBF16(ws...)
+}
+
 // bindTerms returns dy_i: its only term, or work memory. It adds to k the phases that sum up and rotate the terms into
 // that memory.
 func (op FusedGrad) bindTerms(k *cpu.Kernel, i int, terms, table []spec.Arg) spec.Arg {
@@ -328,11 +338,11 @@ func (op FusedGrad) bindTerms(k *cpu.Kernel, i int, terms, table []spec.Arg) spe
 	}
 	dy := spec.WorkLike(k, terms[0])
 	if len(terms) > 1 {
-		pointwise.Add{}.Bind(k, terms, []spec.Arg{dy})
+		spec.BindBF16(k, pointwise.Add{}, terms, []spec.Arg{dy})
 		terms = []spec.Arg{dy}
 	}
 	if op.Rotated[i] {
-		op.RoPE.Bind(k, append(terms[:1:1], table...), []spec.Arg{dy})
+		spec.BindBF16(k, op.RoPE, append(terms[:1:1], table...), []spec.Arg{dy})
 	}
 	return dy
 }

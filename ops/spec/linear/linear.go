@@ -96,19 +96,25 @@ func (op Linear) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	bindProducts(k, in[0], op.product(in, out[0]))
 }
 
+func (Linear) TakesBF16(in, _ []spec.Arg) bool { return spec.AllBF16(in...) }
+
 // product returns the product of a linear layer with the inputs x, w and optionally a bias.
 func (op Linear) product(in []spec.Arg, y spec.Arg) cpu.Product {
 	w := in[1].Shape
 	p := cpu.Product{M: in[0].Elements() / w[1], N: w[0], TransB: true, Dots: op.Dots,
-		Terms: []cpu.Term{{K: w[1], A: in[0].Buf, B: in[1].Buf}}, C: y.Buf}
+		Terms: []cpu.Term{{K: w[1], A: in[0].Buf, B: in[1].Buf}}, C: y.Buf, HalfC: y.Dtype == spec.BFloat16}
 	if len(in) == 3 {
 		p.Bias = in[2].Buf
 	}
 	return p
 }
 
-// bindProducts adds matrix products to k, in the type of like.
+// bindProducts adds matrix products to k, whose operands have the type of like.
 func bindProducts(k *cpu.Kernel, like spec.Arg, products ...cpu.Product) {
+	if like.Dtype == spec.BFloat16 {
+		cpu.ProductsBF16(k, products...)
+		return
+	}
 	spec.ByType(like.Dtype, cpu.Products[float32], cpu.Products[float64])(k, products...)
 }
 
@@ -178,8 +184,10 @@ func (InputGrad) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	dy, w := in[0], in[1]
 	rows, size := dy.Elements()/w.Shape[0], w.Shape[0]
 	bindProducts(k, dy, cpu.Product{M: rows, N: w.Shape[1], Terms: []cpu.Term{{K: size, A: dy.Buf, B: w.Buf}},
-		C: out[0].Buf})
+		C: out[0].Buf, HalfC: out[0].Dtype == spec.BFloat16})
 }
+
+func (InputGrad) TakesBF16(in, _ []spec.Arg) bool { return spec.AllBF16(in...) }
 
 // WeightGrad is the Spec of the gradient of Linear with respect to w: x, dy -> dw [out,in] = dyᵀ·x, where x and dy are
 // taken as [rows,in] and [rows,out].
@@ -212,8 +220,10 @@ func (WeightGrad) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 func weightProduct(x, dy, dw spec.Arg) cpu.Product {
 	out, in := dw.Shape[0], dw.Shape[1]
 	return cpu.Product{M: out, N: in, TransA: true, Terms: []cpu.Term{{K: x.Elements() / in, A: dy.Buf, B: x.Buf}},
-		C: dw.Buf}
+		C: dw.Buf, HalfC: dw.Dtype == spec.BFloat16}
 }
+
+func (WeightGrad) TakesBF16(in, _ []spec.Arg) bool { return spec.AllBF16(in...) }
 
 // BiasGrad is the Spec of the gradient of Linear with respect to the bias: dy -> db [out], the sum of dy's rows.
 type BiasGrad struct {
@@ -259,9 +269,11 @@ func (op LinearAdd) Infer(in []spec.Operand) ([]spec.Operand, error) {
 
 func (op LinearAdd) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	p := Linear(op).product(in[:2], out[0])
-	p.Residual = in[2].Buf
+	p.Residual, p.HalfResidual = in[2].Buf, in[2].Dtype == spec.BFloat16
 	bindProducts(k, in[0], p)
 }
+
+func (LinearAdd) TakesBF16(in, _ []spec.Arg) bool { return spec.AllBF16(in[:2]...) }
 
 // LinearSiLU is the Spec of a Linear layer followed by SiLU: x, w and optionally a bias -> y = silu(h), h = x·Wᵀ +
 // bias. The gradient of SiLU reads h. Shapes and bits are those of Linear and pointwise.SiLU. It has no constructor and
@@ -291,4 +303,8 @@ func (op LinearSiLU) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	p := Linear(op).product(in, out[1])
 	p.SiLU = out[0].Buf
 	bindProducts(k, in[0], p)
+}
+
+func (LinearSiLU) TakesBF16(in, out []spec.Arg) bool {
+	return spec.AllBF16(in...) && out[0].Dtype == out[1].Dtype
 }

@@ -63,15 +63,20 @@ func SplitAdamW[A any](op AdamW, in []A) (hyper, norm A, tensors []AdamWTensor[A
 }
 
 func (op AdamW) Bind(k *cpu.Kernel, in, _ []spec.Arg) {
-	if spec.IsHalf(op.Copies) {
+	if op.Copies == spec.Float16 {
 		k.Check = spec.NoHalf
 		return
 	}
 	spec.ByType(in[2].Dtype, bindAdamW[float32], bindAdamW[float64])(k, op, in)
 }
 
+func (AdamW) TakesBF16(_, _ []spec.Arg) bool { return true }
+
 func bindAdamW[T cpu.Float](k *cpu.Kernel, op AdamW, in []spec.Arg) {
 	hyper, norm, tensors := SplitAdamW(op, in)
+	for i := range tensors {
+		tensors[i].Grad = spec.InType(k, tensors[i].Weight.Dtype, tensors[i].Grad)[0]
+	}
 	numbers := stepNumbers{hyper.Buf, norm.Buf}
 	pieces := piecesOf(len(tensors), func(i int) int { return tensors[i].Weight.Elements() })
 	k.Phase(len(pieces), func(i int, _ *cpu.Worker) {
@@ -89,5 +94,13 @@ func bindAdamW[T cpu.Float](k *cpu.Kernel, op AdamW, in []spec.Arg) {
 		}
 		t, piece := tensors[p.tensor], func(x spec.Arg) []T { return cpu.Slice[T](x.Buf)[p.lo:p.hi] }
 		cpu.AdamW(piece(t.Weight), piece(t.Grad), piece(t.M), piece(t.V), step)
+		roundCopy(t.Copy.Buf, t.Weight.Buf, p.lo, p.hi)
 	})
+}
+
+// roundCopy sets the elements [lo,hi) of a weight's copy in BFloat16, unless half is nil.
+func roundCopy(half, weight *cpu.Buf, lo, hi int) {
+	if half != nil {
+		cpu.RoundBF16(cpu.Slice[cpu.BFloat16](half)[lo:hi], cpu.Slice[float32](weight)[lo:hi])
+	}
 }

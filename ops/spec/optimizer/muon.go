@@ -70,12 +70,14 @@ func SplitMuon[A any](op Muon, in []A) (hyper, norm A, tensors []MuonTensor[A]) 
 }
 
 func (op Muon) Bind(k *cpu.Kernel, in, _ []spec.Arg) {
-	if spec.IsHalf(op.Copies) {
+	if op.Copies == spec.Float16 {
 		k.Check = spec.NoHalf
 		return
 	}
 	spec.ByType(in[2].Dtype, bindMuon[float32], bindMuon[float64])(k, op, in)
 }
+
+func (Muon) TakesBF16(_, _ []spec.Arg) bool { return true }
 
 // MuonPolynomials returns a, b and c of each polynomial that Muon applies.
 func MuonPolynomials() [3][3]float64 {
@@ -94,6 +96,7 @@ const (
 type muonMatrix struct {
 	rows, cols      int
 	weight, grad, m *cpu.Buf
+	half            *cpu.Buf // the weight's copy in BFloat16, or nil
 	decay           bool
 	muonWork
 }
@@ -140,13 +143,14 @@ func bindMuon[T cpu.Float](k *cpu.Kernel, op Muon, in []spec.Arg) {
 	var groups [][]muonMatrix
 	size := muonGroupSize // full: the first matrix begins a group
 	for i, t := range tensors {
+		t.Grad = spec.InType(k, t.Weight.Dtype, t.Grad)[0]
 		if size += t.Weight.Elements(); size > muonGroupSize {
 			groups, size = append(groups, nil), t.Weight.Elements()
 		}
 		group := &groups[len(groups)-1]
 		*group = append(*group, muonMatrix{
 			rows: t.Weight.Shape[0], cols: t.Weight.Shape[1], weight: t.Weight.Buf, grad: t.Grad.Buf, m: t.M.Buf,
-			decay: op.Decay[i] == '1',
+			half: t.Copy.Buf, decay: op.Decay[i] == '1',
 		})
 	}
 	var work []muonWork
@@ -296,6 +300,7 @@ func (g muonGroup[T]) bindUpdate() {
 		}
 		scale := MuonScale * math.Sqrt(float64(max(m.rows, m.cols))/cpu.Slice[float64](m.norm)[0])
 		cpu.Axpy(T(-h[hyperLR]*scale), cpu.Slice[T](m.update)[lo:hi], weight)
+		roundCopy(m.half, m.weight, lo, hi)
 	})
 }
 
