@@ -1,5 +1,5 @@
-"""Times PyTorch in float32 on the CPU at the sizes of `bench -suite gemm,model`: a matrix product, and a model of the width and depth of
-Base() with dense causal attention, batch 1, forward, and forward and backward.
+"""Times PyTorch on the CPU, in float32 and forward in bf16 (autocast), at the sizes of `bench -suite gemm,model`: a matrix
+product, and a model of the width and depth of Base() with dense causal attention, batch 1, forward, and forward and backward.
 
     python3 bench/peers_cpu.py [FILE.csv]
 
@@ -71,11 +71,15 @@ def rows():
     a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
     c = torch.empty(1024, 1024)
     yield "matrix product", "1024x1024x1024", f"{2e-9 * 1024**3 / seconds(lambda: torch.mm(a, b, out=c), 5, 40):.1f}", "GFLOP/s"
+    a, b, c = (x.bfloat16() for x in (a, b, c))
+    yield "matrix product bf16", "1024x1024x1024", f"{2e-9 * 1024**3 / seconds(lambda: torch.mm(a, b, out=c), 5, 40):.1f}", "GFLOP/s"
     model = Model()
     for length in (512, 2048, 8192):
         tokens = torch.arange(length)[None] * 7919 % VOCAB
         with torch.no_grad():
             yield "dense model, forward", f"S={length}", f"{seconds(lambda: model(tokens), 1, 3):.3f}", "s"
+            with torch.autocast("cpu", torch.bfloat16):
+                yield "dense model, forward, bf16 autocast", f"S={length}", f"{seconds(lambda: model(tokens), 1, 3):.3f}", "s"
         if length == 512:
             yield "dense model, forward and backward", f"S={length}", f"{seconds(lambda: model(tokens).backward(), 1, 3):.3f}", "s"
 
