@@ -15,6 +15,7 @@ import (
 	"github.com/gofrs/flock"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/quote"
@@ -196,7 +197,11 @@ func (r *runner) readHistory() error {
 		r.history = before.Processes
 	}
 	device := r.backend.Device()
-	kernels := fmt.Sprintf("%s (%s, %s)", device.Kind, device.Name, device.Features)
+	features := device.Features
+	if features == "avx512bf16" && r.precision == graph.F32 { // the same bits
+		features = "avx512"
+	}
+	kernels := fmt.Sprintf("%s (%s, %s)", device.Kind, device.Name, features)
 	for _, p := range slices.Backward(r.history) {
 		if p.Kernels != "" {
 			if p.Kernels != kernels {
