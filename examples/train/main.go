@@ -8,6 +8,7 @@
 //	go run ./examples/train -resume runs/notes
 //	go run ./examples/train -config runs/notes/config.yaml -lr 1e-3
 //	go run ./examples/train -preset base -device cuda:0 -precision bf16 -batch 16
+//	go run ./examples/train -preset base -device cuda:all -precision bf16 -batch 16
 package main
 
 import (

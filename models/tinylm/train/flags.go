@@ -218,5 +218,6 @@ const (
 		-data notes.txt -steps 500 -out runs/notes # 500 steps on a text of your own
 		-resume runs/notes # continues a run that was stopped or killed
 		-config runs/notes/config.yaml -lr 1e-3 # the same options with another learning rate
-		-preset base -precision bf16 -batch 16 # 79M parameters, on a GPU`
+		-preset base -precision bf16 -batch 16 # 79M parameters, on a GPU
+		-preset base -precision bf16 -batch 16 -device cuda:all # the same on each GPU of this host`
 )
