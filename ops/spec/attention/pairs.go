@@ -8,7 +8,8 @@ import (
 )
 
 // In bf16 the products of the forward ops take pairs of bf16: queries and keys as they are stored, probabilities rounded
-// to bf16, and values. Scores, softmax and o are float32.
+// to bf16, and values. Scores, softmax and o are float32. So do the first two products of the gradients, q·k and do·v;
+// the other three are float32.
 
 // takesBF16 reports whether the forward ops have kernels for operands of these types.
 func takesBF16(in, out []spec.Arg) bool {
