@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
@@ -13,6 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // packedModel returns a small TinyLM for up to that many documents, 0 for rows without documents, and its training
@@ -33,6 +35,25 @@ func packedModel(t testing.TB, b graph.Backend, p graph.Precision, most int) (m 
 	}
 	m = testutil.Closing(tinylm.NewModel(w, 2, c.Context, options...))(t)
 	return m, m.Step
+}
+
+// TestStartRunsOnHost: no kernel takes a start of the queries, so that the plan leaves the op to the host and says why.
+func TestStartRunsOnHost(t *testing.T) {
+	b, _ := open(t)
+	g := G.NewGraph()
+	x := func(name string, s, heads int) *G.Node {
+		return G.NewTensor(g, tensor.Float32, 4, G.WithShape(1, s, heads, 8), G.WithName(name), G.WithInit(G.Gaussian(0, 1)))
+	}
+	start := G.NewVector(g, tensor.Int32, G.WithName("start"),
+		G.WithValue(tensor.New(tensor.WithShape(1), tensor.WithBacking([]int32{5}))))
+	k := x("k", 9, 1)
+	o := testutil.Must(ops.CausalAttention(x("q", 3, 2), k, k, ops.WithStart(start)))(t)
+	grads := testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(G.Square(o)))), k))(t)
+	m := machine(t, g, b, graph.WithKeep(o, grads[0]))
+	run(t, m, nil)
+	require.Equal(t, tensor.Shape{1, 9, 1, 8}, grads[0].Value().Shape())
+	require.Contains(t, m.Plan().String(), "no kernel for queries that start at another token")
+	require.Equal(t, tensor.Shape{1, 3, 2, 8}, o.Value().Shape())
 }
 
 // TestTrainingStepNeverWaits counts the driver's calls in recorded training steps: one replay, no launch outside it, no

@@ -48,6 +48,31 @@ func ExampleDocumentTable() {
 	// tokens 0, 30 and 40 see themselves alone: true true true
 }
 
+// A sequence of 64 tokens whose queries run 16 at a time: only the queries of a chunk are there at once, and the graph,
+// plan and memory are the same for each.
+func ExampleWithStart() {
+	const tokens, chunk = 64, 16
+	g := G.NewGraph()
+	q, k, v := input(g, "q", 1, tokens, 4, 16), input(g, "k", 1, tokens, 2, 16), input(g, "v", 1, tokens, 2, 16)
+	whole := G.Must(ops.SlidingWindow(q, k, v, 32))
+	part := input(g, "part", 1, chunk, 4, 16) // [B,S,Hq,D], S < T
+	first := tensor.New(tensor.WithShape(1), tensor.WithBacking([]int32{0}))
+	start := G.NewVector(g, tensor.Int32, G.WithName("start"), G.WithValue(first)) // [B]
+	o := G.Must(ops.SlidingWindow(part, k, v, 32, ops.WithStart(start)))
+	m, err := graph.NewMachine(g)
+	check(err)
+	same := true
+	for at := 0; at < tokens; at += chunk {
+		first.Int32s()[0] = int32(at)
+		copy(part.Value().Data().([]float32), q.Value().Data().([]float32)[at*4*16:])
+		check(m.RunAll())
+		same = same && slices.Equal(o.Value().Data().([]float32), whole.Value().Data().([]float32)[at*4*16:][:chunk*4*16])
+	}
+	check(m.Close())
+	fmt.Println("the same bits:", same)
+	// Output: the same bits: true
+}
+
 // The three branches of Native Sparse Attention, and their sum weighted by gates. Package graph/nn has them as a layer.
 func ExampleGatedSum() {
 	p := ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16}

@@ -56,9 +56,9 @@ func SlidingWindow(q, k, v *gorgonia.Node, window int, opts ...Option) (*gorgoni
 // CausalAttention returns dense attention of each query over all tokens up to its own: a SlidingWindow of S. It is the
 // baseline that NSA is compared with.
 func CausalAttention(q, k, v *gorgonia.Node, opts ...Option) (*gorgonia.Node, error) {
-	window := 1 // a q without S gets an error of SlidingWindow
-	if q != nil && q.Shape().Dims() == 4 {
-		window = max(window, q.Shape()[1])
+	window := 1 // a k without T gets an error of SlidingWindow
+	if k != nil && k.Shape().Dims() == 4 {
+		window = max(window, k.Shape()[1])
 	}
 	return SlidingWindow(q, k, v, window, opts...)
 }

@@ -36,3 +36,12 @@ type Option = spec.Option
 // WithDocuments tells an op that the rows of the batch hold documents that do not see each other. table comes from
 // DocumentTable. A nil table changes nothing: each row is one document.
 func WithDocuments(table *gorgonia.Node) Option { return spec.WithDocuments(table) }
+
+// WithStart tells an op that the queries of row b are tokens start[b], start[b]+1, ... of the sequence of its keys, which
+// may be longer: CompressedAttention, SelectBlocks, SelectedAttention, SlidingWindow, CausalAttention, and RoPE, whose x
+// may be keys, too. start is int32 or int [B]. Results are those rows that the op has for a query of every token; on the
+// CPU they have the same bits. It is an error of the run if start is below 0 or if a query lies past the last key. So a
+// prompt can run in chunks, and a sequence on several devices. It excludes WithDocuments. A nil start changes nothing.
+//
+// CUDA has no kernels for it yet: there a graph.Machine runs such an op on the host.
+func WithStart(start *gorgonia.Node) Option { return spec.WithStart(start) }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,22 +35,27 @@ var quick = dist.Options{FirstTimeout: 500 * time.Millisecond, Silence: 4 * time
 // overTCP returns the groups of n ranks that join by TCP.
 func overTCP(t *testing.T, n int, o dist.Options) []*dist.Group {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	o.Size, o.Addr, o.Secret = n, l.Addr().String(), []byte("secret")
-	require.NoError(t, l.Close())
-	groups, errs := make([]*dist.Group, n), make([]error, n)
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() {
-			mine := o
-			mine.Rank = i
-			groups[i], errs[i] = dist.Join(context.Background(), mine)
-		})
+	for {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		o.Size, o.Addr, o.Secret = n, l.Addr().String(), []byte("secret")
+		require.NoError(t, l.Close())
+		groups, errs := make([]*dist.Group, n), make([]error, n)
+		var wg sync.WaitGroup
+		for i := range n {
+			wg.Go(func() {
+				mine := o
+				mine.Rank = i
+				groups[i], errs[i] = dist.Join(context.Background(), mine)
+			})
+		}
+		wg.Wait()
+		if errors.Is(errs[0], syscall.EADDRINUSE) { // another test has got the port
+			continue
+		}
+		require.NoError(t, errors.Join(errs...))
+		return groups
 	}
-	wg.Wait()
-	require.NoError(t, errors.Join(errs...))
-	return groups
 }
 
 // eachForm runs a test with groups among goroutines and over TCP.

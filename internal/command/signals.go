@@ -46,7 +46,9 @@ func OnSignals(ctx context.Context, w io.Writer, message string, without ...os.S
 		select {
 		case s := <-arrived:
 			signal.Reset(stops...)
-			terminal.Printf(w, "\n%v: %s; a second one leaves at once\n", s, message)
+			if os.Getenv("NSA_DDP_PARENT") == "" { // else the process that started this rank says it
+				terminal.Printf(w, "\n%v: %s; a second one leaves at once\n", s, message)
+			}
 			cancel(Stop{s.(syscall.Signal)})
 		case <-ctx.Done():
 		}

@@ -12,7 +12,10 @@ import (
 // levels yields every level that this processor has. While a level is yielded, it is the level in use.
 func levels(yield func(level) bool) {
 	defer func(l level) { levelInUse = l }(levelInUse)
-	for levelInUse = levelGeneric; levelInUse <= highestLevel() && yield(levelInUse); levelInUse++ {
+	for _, levelInUse = range processorLevels() {
+		if !yield(levelInUse) {
+			return
+		}
 	}
 }
 

@@ -1,9 +1,9 @@
-//go:build !amd64 || purego
+//go:build !(amd64 || arm64) || purego
 
 package cpu
 
-// highestLevel returns levelGeneric: there is no assembly for this processor.
-func highestLevel() level { return levelGeneric }
+// processorLevels returns levelGeneric alone: there is no assembly for this processor.
+func processorLevels() []level { return []level{levelGeneric} }
 
 // Stubs of the assembly functions. levelGeneric is in use on this processor, so none of them is called.
 
@@ -35,11 +35,3 @@ func tile64(avx512 bool, m, n, k int, a *float64, ars, acs int, b *float64, brs 
 func transpose32(avx512 bool, rows, cols int, dst *float32, drs int, src *float32, srs int) {}
 
 func copyPanel(avx512 bool, rows int, dst, src *byte, stride int) {}
-
-func tileBF16(m, n, k int, a *float32, ars, acs int, b *float32, brs int, c *float32, crs int, s *float32, srs int) {
-}
-
-func dotRowsBF16(n, rows int, x, a *uint16, y *float32) {}
-func interleaveBF16(n int, dst *float32, x, y *uint16)  {}
-func roundBF16(n int, dst *uint16, x *float32)          {}
-func widenBF16(n int, dst *float32, x *uint16)          {}

@@ -1,6 +1,9 @@
 package ref
 
-import "math"
+import (
+	"math"
+	"sync"
+)
 
 // Attention is softmax attention over the keys that mask shows, scaled by 1/sqrt(D): q [B,S,Hq,D], k [B,T,Hkv,D],
 // v [B,T,Hkv,Dv] -> o [B,S,Hq,Dv] and lse [B,Hq,S], the natural log of the sum of the exponentials of the scaled
@@ -8,7 +11,7 @@ import "math"
 func Attention(q, k, v *Tensor, mask Mask) (o, lse *Tensor) {
 	B, S, Hq := q.Shape[0], q.Shape[1], q.Shape[2]
 	o, lse = New(B, S, Hq, v.Shape[3]), New(B, Hq, S)
-	eachRow(q, k, mask, func(b, t, head, g int, keys []int) {
+	eachRow(q, k, mask, func(_, b, t, head, g int, keys []int) {
 		p := logits(q, k, b, t, head, g, keys)
 		lse.Row(b, head)[t] = softmax(p, softmaxScale(q))
 		out := o.Row(b, t, head)
@@ -23,9 +26,13 @@ func Attention(q, k, v *Tensor, mask Mask) (o, lse *Tensor) {
 // p is the softmax, dp = do·v and delta = do·o, the gradient of a scaled logit is p (dp - delta). A row that sees no
 // key adds nothing. No gradient flows through lse.
 func AttentionGrad(q, k, v, o, do *Tensor, mask Mask) (dq, dk, dv *Tensor) {
-	dq, dk, dv = like(q), like(k), like(v)
+	dq = like(q)
 	scale := softmaxScale(q)
-	eachRow(q, k, mask, func(b, t, head, g int, keys []int) {
+	var dks, dvs [maxParts]*Tensor // of the queries of a part
+	for i := range parts(q) {
+		dks[i], dvs[i] = like(k), like(v)
+	}
+	eachRow(q, k, mask, func(part, b, t, head, g int, keys []int) {
 		p := logits(q, k, b, t, head, g, keys)
 		softmax(p, scale) // not exp(logit - lse): a large lse is too coarse to contain the log of the sum
 		dout, row, drow := do.Row(b, t, head), q.Row(b, t, head), dq.Row(b, t, head)
@@ -33,35 +40,51 @@ func AttentionGrad(q, k, v, o, do *Tensor, mask Mask) (dq, dk, dv *Tensor) {
 		for i, s := range keys {
 			ds := p[i] * (dot(dout, v.Row(b, s, g)) - delta) * scale
 			axpy(ds, k.Row(b, s, g), drow)
-			axpy(ds, row, dk.Row(b, s, g))
-			axpy(p[i], dout, dv.Row(b, s, g))
+			axpy(ds, row, dks[part].Row(b, s, g))
+			axpy(p[i], dout, dvs[part].Row(b, s, g))
 		}
 	})
-	return dq, dk, dv
+	for i := 1; i < parts(q); i++ {
+		axpy(1, dks[i].Data, dks[0].Data)
+		axpy(1, dvs[i].Data, dvs[0].Data)
+	}
+	return dq, dks[0], dvs[0]
 }
 
+// maxParts is the most parts that eachRow cuts the queries of a row into. It does not depend on the machine.
+const maxParts = 16
+
+// parts returns the number of parts for q [B,S,Hq,D].
+func parts(q *Tensor) int { return min(maxParts, (q.Shape[1]+63)/64) }
+
 // eachRow calls f for every query and query head, with the group and the keys that the query sees, ascending. It reuses
-// keys.
-func eachRow(q, k *Tensor, mask Mask, f func(b, t, head, g int, keys []int)) {
+// keys. Parts of the queries, adjoining ones, run in parallel: f gets their number.
+func eachRow(q, k *Tensor, mask Mask, f func(part, b, t, head, g int, keys []int)) {
 	B, S, Hq := q.Shape[0], q.Shape[1], q.Shape[2]
 	T, Hkv := k.Shape[1], k.Shape[2]
-	h := Hq / Hkv
-	keys := make([]int, 0, T)
-	for b := range B {
-		for g := range Hkv {
-			for t := range S {
-				keys = keys[:0]
-				for s := range T {
-					if mask(b, g, t, s) {
-						keys = append(keys, s)
+	h, n := Hq/Hkv, parts(q)
+	var all sync.WaitGroup
+	for part := range n {
+		all.Go(func() {
+			keys := make([]int, 0, T)
+			for b := range B {
+				for g := range Hkv {
+					for t := part * S / n; t < (part+1)*S/n; t++ {
+						keys = keys[:0]
+						for s := range T {
+							if mask(b, g, t, s) {
+								keys = append(keys, s)
+							}
+						}
+						for head := g * h; head < (g+1)*h; head++ {
+							f(part, b, t, head, g, keys)
+						}
 					}
 				}
-				for head := g * h; head < (g+1)*h; head++ {
-					f(b, t, head, g, keys)
-				}
 			}
-		}
+		})
 	}
+	all.Wait()
 }
 
 // logits returns q·k, not yet scaled, of one query head for the given keys.

@@ -38,7 +38,7 @@ func SelectBlocks(q, kc *Tensor, l, d, lp, n int) (idx []int32, score *Tensor) {
 	B, S, Hkv := q.Shape[0], q.Shape[1], kc.Shape[2]
 	fold := FoldMatrix(S, l, d, lp)
 	score = New(B, S, Hkv, fold.Shape[1])
-	eachRow(q, kc, CompressedMask(l, d), func(b, t, head, g int, keys []int) {
+	eachRow(q, kc, CompressedMask(l, d), func(_, b, t, head, g int, keys []int) {
 		p := logits(q, kc, b, t, head, g, keys)
 		softmax(p, softmaxScale(q))
 		for i, s := range keys {

@@ -127,12 +127,22 @@ func (op DocumentTable) Check(_ []Operand, b *cpu.Buf) (err error) {
 type Option func(*options)
 
 type options struct {
-	table *gorgonia.Node
+	table, start *gorgonia.Node
 }
 
 // WithDocuments tells an op that the rows of the batch hold documents that do not see each other. table comes from
 // DocumentTable. A nil table changes nothing: each row is one document.
 func WithDocuments(table *gorgonia.Node) Option { return func(o *options) { o.table = table } }
+
+// WithStart tells an op that the queries of row b are tokens start[b], start[b]+1, ... of the sequence of its keys, which
+// may be longer. See ops.WithStart.
+func WithStart(start *gorgonia.Node) Option { return func(o *options) { o.start = start } }
+
+// Startable is a Packable Spec that takes a start of the queries in place of a table of documents.
+type Startable interface {
+	Packable
+	TakesStart()
+}
 
 // Packable is a Spec that takes a table of documents.
 type Packable interface {
@@ -141,7 +151,8 @@ type Packable interface {
 	Blocks() CompressionBlocks
 }
 
-// ApplyWithDocuments is Apply with the table of documents from opts, if there is one, as the last input.
+// ApplyWithDocuments is Apply with the table of documents, or the start of the queries, from opts, if there is one, as
+// the last input.
 func ApplyWithDocuments(spec Packable, opts []Option, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 	var o options
 	for _, opt := range opts {
@@ -155,6 +166,19 @@ func ApplyWithDocuments(spec Packable, opts []Option, inputs ...*gorgonia.Node) 
 			return nil, ErrorIn(spec, err)
 		}
 		inputs = append(inputs, o.table)
+	}
+	if o.start != nil {
+		if _, ok := spec.(Startable); !ok {
+			return nil, ErrorIn(spec, errors.New("takes no start of queries (WithStart)"))
+		}
+		if o.table != nil {
+			return nil, ErrorIn(spec, errors.New("WithStart excludes WithDocuments"))
+		}
+		start, err := Int32Input(spec, "start", o.start)
+		if err != nil {
+			return nil, err
+		}
+		inputs = append(inputs, start)
 	}
 	return Apply(spec, inputs...)
 }
@@ -174,10 +198,24 @@ func checkDocuments(spec Packable, table *gorgonia.Node) error {
 }
 
 // HasDocuments reports whether the inputs of an op include a table of documents.
-func HasDocuments(in []Operand) bool { return slices.ContainsFunc(in, Operand.IsTable) }
+func HasDocuments(in []Operand) bool {
+	return slices.ContainsFunc(in, func(o Operand) bool { return o.IsTable() && !o.isStart() })
+}
 
-// IsTable reports whether o is a table of documents: no op that takes a table has another int32 input with three axes.
-func (o Operand) IsTable() bool { return o.Dtype == tensor.Int32 && o.Shape.Dims() == 3 }
+// HasStart reports whether the inputs of an op include the start of its queries.
+func HasStart(s Spec, in []Operand) bool {
+	_, takes := s.(Startable)
+	return takes && slices.ContainsFunc(in, Operand.isStart)
+}
+
+// IsTable reports whether o is a table of documents or a start of queries: no op that takes one has another int32 input
+// with three axes, or with one.
+func (o Operand) IsTable() bool { return o.Dtype == tensor.Int32 && o.Shape.Dims() == 3 || o.isStart() }
+
+// StartsAnywhere reports whether the table that SplitTable has found is a start of queries.
+func StartsAnywhere(table []Operand) bool { return len(table) > 0 && table[0].isStart() }
+
+func (o Operand) isStart() bool { return o.Dtype == tensor.Int32 && o.Shape.Dims() == 1 }
 
 // SplitTable removes input n if it is a table of documents. It returns the other inputs, and the table as one element
 // or none.
@@ -196,10 +234,13 @@ func InputsWithTable(in []Operand, n int) int {
 	return n
 }
 
-// CheckTable checks the shape of a table, if there is one, for rows of s tokens.
+// CheckTable checks the shape of a table or of a start, if there is one, for rows of s tokens.
 func CheckTable(table []Operand, b, s int) error {
-	if len(table) == 0 {
+	switch {
+	case len(table) == 0:
 		return nil
+	case table[0].isStart():
+		return WantShape("start", table[0].Shape, b)
 	}
 	return WantShape("documents", table[0].Shape, b, s, docNumbers)
 }

@@ -73,7 +73,7 @@ func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 		o.out, err = spec.Infer(o.in)
 	}
 	if p, ok := spec.(Packable); ok && err == nil {
-		if i := slices.IndexFunc(o.in, Operand.IsTable); i >= 0 {
+		if i := slices.IndexFunc(o.in, Operand.IsTable); i >= 0 && !o.in[i].isStart() {
 			err = checkDocuments(p, inputs[i])
 		}
 	}

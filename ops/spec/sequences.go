@@ -1,6 +1,8 @@
 package spec
 
 import (
+	"fmt"
+
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
@@ -10,6 +12,7 @@ type Sequence struct {
 	Row                int // row of the batch
 	FirstToken, Tokens int // index of its first token in the row; its number of tokens
 	FirstKey, Keys     int // index of its first key in the row; its number of keys
+	Start              int // which token of the sequence its first query is
 }
 
 // Sequences are the sequences of all rows of a batch.
@@ -17,6 +20,7 @@ type Sequences struct {
 	CompressionBlocks           // of the keys
 	RowTokens, RowKeys int      // tokens of a row; keys that a row has room for: those of a row that is one sequence
 	table              *cpu.Buf // table of documents; nil: each row is one sequence
+	starts             *cpu.Buf // int32 [B]: which token of its row the first query is; nil: the first one
 }
 
 // CompressionBlocks are the sizes of the blocks that compressed keys stand for. The zero value means that keys are
@@ -27,10 +31,43 @@ type CompressionBlocks struct{ BlockLen, Stride int }
 // whole rows.
 func SequencesOf(table []Arg, s, t int, c CompressionBlocks) Sequences {
 	x := Sequences{CompressionBlocks: c, RowTokens: s, RowKeys: t}
-	if len(table) > 0 {
+	switch {
+	case len(table) == 0:
+	case table[0].isStart():
+		x.starts = table[0].Buf
+	default:
 		x.table = table[0].Buf
 	}
 	return x
+}
+
+// HasStart reports whether the queries may begin at another token than the first.
+func (x Sequences) HasStart() bool { return x.starts != nil }
+
+// MaxTokens returns the largest number of tokens that a row's keys allow.
+func (x Sequences) MaxTokens() int {
+	switch {
+	case x.starts == nil:
+		return x.RowTokens
+	case x.BlockLen == 0:
+		return x.RowKeys
+	}
+	return max(x.RowTokens, x.BlockLen+x.RowKeys*x.Stride-1)
+}
+
+// CheckStart returns an error if the queries of a row do not lie in the sequence of its keys.
+func (x Sequences) CheckStart() (err error) {
+	defer AsValueError(&err)
+	if x.starts == nil {
+		return nil
+	}
+	for b, start := range cpu.Slice[int32](x.starts) {
+		if most := x.MaxTokens() - x.RowTokens; start < 0 || int(start) > most {
+			return fmt.Errorf("start of row %d is %d, want 0 to %d: %d queries, and keys of %d tokens", b, start, most,
+				x.RowTokens, x.MaxTokens())
+		}
+	}
+	return nil
 }
 
 // HasDocuments reports whether the sequences are documents. If not, each row is one sequence.
@@ -38,15 +75,18 @@ func (x Sequences) HasDocuments() bool { return x.table != nil }
 
 // OfToken returns the sequence of token t of row b.
 func (x Sequences) OfToken(b, t int) Sequence {
+	if x.starts != nil {
+		return Sequence{b, 0, x.RowTokens, 0, x.RowKeys, int(cpu.Slice[int32](x.starts)[b])}
+	}
 	if x.table == nil {
-		return Sequence{b, 0, x.RowTokens, 0, x.RowKeys}
+		return Sequence{b, 0, x.RowTokens, 0, x.RowKeys, 0}
 	}
 	row := cpu.Slice[int32](x.table)[(b*x.RowTokens+t)*docNumbers:][:docNumbers]
 	first, n := int(row[docFirst]), int(row[docEnd]-row[docFirst])
 	if x.BlockLen == 0 {
-		return Sequence{b, first, n, first, n}
+		return Sequence{b, first, n, first, n, 0}
 	}
-	return Sequence{b, first, n, int(row[docKeys]), NumCompressed(n, x.BlockLen, x.Stride)}
+	return Sequence{b, first, n, int(row[docKeys]), NumCompressed(n, x.BlockLen, x.Stride), 0}
 }
 
 // OfKey returns the sequence of the key at position i of row b, and whether there is a key at that position.
@@ -63,15 +103,21 @@ func (x Sequences) OfKey(b, i int) (Sequence, bool) {
 
 // A piece of work is a range of positions of a row, so the pieces do not depend on the documents. A piece computes the
 // tiles that begin in its range. Tiles are counted from the start of a sequence, so a document has the same tiles and
-// bits as if alone.
+// bits as if alone, and queries those of the whole sequence.
 
-// Tiles cuts each sequence of row b into tiles [lo,hi) of at most size tokens. It calls f for the tiles that begin at a
-// position of the row in [from,to).
+// Tiles cuts the queries of each sequence of row b into tiles [lo,hi) of at most size. It calls f for the tiles that
+// begin at a position of the row in [from,to).
 func (x Sequences) Tiles(b, from, to, size int, f func(seq Sequence, lo, hi int)) {
 	for t := from; t < to; {
 		seq := x.OfToken(b, t)
-		for lo := cpu.CeilDiv(t-seq.FirstToken, size) * size; lo < seq.Tokens && seq.FirstToken+lo < to; lo += size {
-			f(seq, lo, min(seq.Tokens, lo+size))
+		lo := t - seq.FirstToken
+		if lo > 0 {
+			lo = cpu.CeilDiv(seq.Start+lo, size)*size - seq.Start
+		}
+		for lo < seq.Tokens && seq.FirstToken+lo < to {
+			hi := min(seq.Tokens, (seq.Start+lo)/size*size+size-seq.Start)
+			f(seq, lo, hi)
+			lo = hi
 		}
 		t = max(t+1, seq.FirstToken+seq.Tokens) // ends even if the table is invalid
 	}

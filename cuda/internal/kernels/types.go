@@ -167,6 +167,9 @@ func (t Types) check(s graph.Call) (Type, error) {
 	if s.Spec != nil && spec.HasDocuments(s.In) && !t.takesDocuments(s) {
 		return 0, graph.Refuse(graph.ReasonDocuments, "no kernel for packed documents")
 	}
+	if s.Spec != nil && spec.HasStart(s.Spec, s.In) {
+		return 0, graph.Refuse(graph.ReasonMissing, "no kernel for queries that start at another token (WithStart)")
+	}
 	in, out, ok := t.rulesOf(s)
 	if !ok && len(s.In) > 0 && s.In[0].Dtype == tensor.Float64 {
 		_, err := TypeOf(tensor.Float64)

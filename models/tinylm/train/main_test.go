@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"io/fs"
@@ -30,7 +31,9 @@ const (
 	childFake = "TRAIN_TEST_FAKE" // not empty: it runs on a device with its own memory and queues
 	// what it does after its first step: hang, say so, wait for a signal, or kill itself some microseconds later
 	childHook = "TRAIN_TEST_HOOK"
-	// of a child that is rank 1 of a run: what goes wrong, see rankFaults
+	// the rank, "" for the process that starts the ranks, that kills itself; if it is not set, all do
+	childKilled = "TRAIN_TEST_KILLED"
+	// of a child that is rank 1 of a run: what goes wrong, see haveFault
 	childFault = "TRAIN_TEST_FAULT"
 )
 
@@ -38,6 +41,7 @@ func TestMain(m *testing.M) {
 	if args, ok := os.LookupEnv(childArgs); ok {
 		os.Exit(child(strings.Split(args, "\n")))
 	}
+	_ = flag.Set("test.parallel", "8") // many tests wait
 	goleak.VerifyTestMain(m)
 }
 
@@ -49,7 +53,10 @@ func child(args []string) int {
 	launched := false
 	if err == nil {
 		o.hooks.stepped = afterFirstStep(ctx, os.Getenv(childHook))
-		if launched, err = Launch(ctx, o); !launched && os.Getenv("RANK") == "1" {
+		if who, ok := os.LookupEnv(childKilled); ok && who == "" && os.Getenv("RANK") == "" { // it takes no steps
+			go killAfter(os.Getenv(childHook) + "0")
+		}
+		if launched, err = Launch(ctx, o); !launched && rankFault != nil && os.Getenv("RANK") == "1" {
 			err = rankFault(os.Getenv(childFault), o)
 		}
 	}
@@ -62,6 +69,9 @@ func child(args []string) int {
 	}
 	return command.ExitStatus(err, os.Stderr)
 }
+
+// rankFault makes something go wrong in a rank; nil on systems whose ranks are not tested.
+var rankFault func(name string, o *Options) error
 
 // middle is what a child says in the middle of its work.
 const middle = "in the middle"
@@ -82,7 +92,9 @@ func afterFirstStep(ctx context.Context, what string) func(step int) {
 				<-ctx.Done()
 			default:
 				fmt.Println(middle)
-				go killAfter(what)
+				if who, ok := os.LookupEnv(childKilled); !ok || who == os.Getenv("RANK") {
+					go killAfter(what)
+				}
 			}
 		})
 	}

@@ -37,9 +37,10 @@ func (r *runner) open(ctx context.Context) (err error) {
 	if err := r.checkMachineOptions(); err != nil {
 		return err
 	}
-	if err := r.cut(); err != nil {
+	if r.batches, r.shape.Batch, err = r.cut(r.size()); err != nil {
 		return err
 	}
+	r.Accumulate = cmp.Or(r.Accumulate, r.size())
 	from, err := r.openCheckpoint(ctx)
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/dist"
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 )
 
 // Launch runs this program again with its own arguments, once for each device of o.Device, if that names several and no
@@ -30,8 +31,17 @@ func Launch(ctx context.Context, o *Options) (launched bool, err error) {
 		return false, nil // Run says what is wrong
 	}
 	list, err := devices(o.Device)
-	if err != nil || len(list) == 1 {
-		return err != nil, command.UsageError(command.Flag("device", o.Device, err))
+	if err == nil && len(list) == 1 {
+		return false, nil
+	}
+	if err == nil && list[0] != "cpu" {
+		_, err = cuda.Count()
+	}
+	if err != nil {
+		return true, fault.In("train", "", command.UsageError(command.Flag("device", o.Device, err)))
+	}
+	if _, _, err := o.cut(len(list)); err != nil {
+		return true, fault.In("train", "", err)
 	}
 	return true, dist.Launch(ctx, len(list), dist.Command{})
 }
@@ -52,7 +62,11 @@ func devices(name string) ([]string, error) {
 		}
 	case kind == "cuda" && strings.Contains(which, ","):
 		for number := range strings.SplitSeq(which, ",") {
-			list = append(list, "cuda:"+strings.TrimSpace(number))
+			n, err := strconv.Atoi(strings.TrimSpace(number))
+			if err != nil || n < 0 {
+				return nil, fmt.Errorf("%q is not the number of a GPU", number)
+			}
+			list = append(list, fmt.Sprint("cuda:", n))
 		}
 	case kind == "cpu" && which != "":
 		n, err := strconv.Atoi(which)
@@ -63,8 +77,7 @@ func devices(name string) ([]string, error) {
 	default:
 		list = []string{name}
 	}
-	slices.Sort(list)
-	if kind == "cuda" && len(slices.Compact(slices.Clone(list))) < len(list) {
+	if kind == "cuda" && len(slices.Compact(slices.Sorted(slices.Values(list)))) < len(list) {
 		return nil, errors.New("names a GPU twice: a rank needs one of its own")
 	}
 	return list, nil
@@ -265,22 +278,17 @@ func (r *runner) agree() error {
 	return graph.Agree(r.group, facts)
 }
 
-// cut sets how many batches a step has on this rank, and how many windows a batch has. A step has -accumulate batches of
-// -batch windows in all, those of one rank after those of another: batch i·ranks + r is the i-th of rank r. Where the
-// ranks cannot share the batches evenly, as after a run on another number of ranks, the batches are smaller.
-func (r *runner) cut() error {
-	n := r.size()
-	if r.Accumulate == 0 {
-		r.Accumulate = n
+// cut returns how many batches a step has on each of n ranks, and how many windows a batch has. A step has -accumulate
+// batches of -batch windows in all, those of one rank after those of another: batch i·n + r is the i-th of rank r. Where
+// the ranks cannot share the batches evenly, as after a run on another number of ranks, the batches are smaller.
+func (o *Options) cut(n int) (batches, windows int, err error) {
+	all := cmp.Or(o.Accumulate, n) * o.Batch
+	if all%n != 0 {
+		return 0, 0, command.UsageError(fmt.Errorf("-accumulate %d batches of -batch %d windows: "+
+			"want a step that %d ranks can share", o.Accumulate, o.Batch, n))
 	}
-	windows := r.Accumulate * r.Batch
-	if windows%n != 0 {
-		return command.UsageError(fmt.Errorf("-accumulate %d batches of -batch %d windows: want a step that %d ranks can share",
-			r.Accumulate, r.Batch, n))
-	}
-	r.shape.Batch = gcd(r.Batch, windows/n)
-	r.batches = windows / n / r.shape.Batch
-	return nil
+	windows = gcd(o.Batch, all/n)
+	return all / n / windows, windows, nil
 }
 
 func gcd(a, b int) int {

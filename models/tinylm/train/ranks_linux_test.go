@@ -6,6 +6,7 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -70,8 +71,8 @@ func lossesOf(t testing.TB, run string) (list []float64) {
 	return append(list, heldOutOf(t, run))
 }
 
-// TestRanks: a run on any number of ranks, which share the batches of a step or cut them, takes the steps of a run on one,
-// up to rounding, and with -shard those of the same ranks without it.
+// TestRanks: a run on any number of ranks, which share the batches of a step or cut them, takes the steps of a run on
+// one, up to rounding, and with -shard those of the same ranks without it.
 func TestRanks(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -102,11 +103,13 @@ func TestRanks(t *testing.T) {
 // the bits of one that was not stopped, on one or three with its losses up to rounding.
 func TestRanksResume(t *testing.T) {
 	t.Parallel()
-	args := tinyArgs(t, "-steps", "12", "-batch", "3", "-accumulate", "2", "-save-minutes", "0", "-shard", "-eval-every", "9")
+	args := tinyArgs(t, "-steps", "12", "-batch", "3", "-accumulate", "2", "-save-minutes", "0", "-shard",
+		"-eval-every", "9")
 	whole, run := trainedOn(t, rankDevice(2), args...), newFolder(t)
 	var cmd *exec.Cmd
 	started := make(chan struct{})
-	out := &testutil.Listener{Phrase: middle, Heard: sync.OnceFunc(func() { <-started; _ = cmd.Process.Signal(syscall.SIGINT) })}
+	out := &testutil.Listener{Phrase: middle,
+		Heard: sync.OnceFunc(func() { <-started; _ = cmd.Process.Signal(syscall.SIGINT) })}
 	cmd = start(t, out, []string{childHook + "=wait"}, append(args, "-device", rankDevice(2), "-out", run)...)
 	close(started)
 	var exit *exec.ExitError
@@ -127,13 +130,15 @@ func TestRanksResume(t *testing.T) {
 	require.Contains(t, said, "want a step that 4 ranks can share")
 }
 
-// rankFault makes something go wrong on a rank: now, or after step 2. Faults by name:
+func init() { rankFault = haveFault }
+
+// haveFault makes something go wrong on this rank: now, or after step 2. Faults by name:
 //
 //	exits, never comes           before it joins
 //	batch, data                  it has other options or data
 //	memory                       too little memory is left on it
 //	killed, stopped, hangs       in the middle of a step
-func rankFault(name string, o *Options) error {
+func haveFault(name string, o *Options) error {
 	self, _ := os.FindProcess(os.Getpid())
 	now := map[string]func(){
 		"never comes": func() { time.Sleep(time.Hour) },
@@ -181,14 +186,14 @@ func takeMemory() {
 	}
 	pages, err := os.ReadFile("/proc/self/statm")
 	n, _ := strconv.Atoi(strings.Fields(string(pages))[0])
-	limit := uint64(n*os.Getpagesize() + 64<<20)
+	limit := uint64(n*os.Getpagesize() + 160<<20) // less than a run plans, and more than Go needs to say so
 	if err = errors.Join(err, unix.Setrlimit(unix.RLIMIT_AS, &unix.Rlimit{Cur: limit, Max: limit})); err != nil {
 		panic(err)
 	}
 }
 
-// TestRankFaults: whatever happens to a rank, all ranks end within 30 s with an error that says what, and the run can be
-// resumed. In the full form each fault happens at several places; NSA_TEST_RANKS=0,1 has them on GPUs.
+// TestRankFaults: whatever happens to a rank, all ranks end within 30 s with an error that says what, and the run can
+// be resumed. In the full form each fault happens at several places; NSA_TEST_RANKS=0,1 has them on GPUs.
 func TestRankFaults(t *testing.T) {
 	t.Parallel()
 	quick := []string{"NSA_DDP_TIMEOUT=2s", "NSA_DDP_FIRST_TIMEOUT=3s"}
@@ -232,13 +237,44 @@ func TestRankFaults(t *testing.T) {
 	}
 }
 
-// TestRankWithoutMemory has the GPUs to itself.
+// TestRankWithoutMemory: a rank without memory, whose plan or Go's runtime says so, ends all. It has the GPUs to itself.
 func TestRankWithoutMemory(t *testing.T) {
 	run := newFolder(t)
-	said, err := runRanks(t, []string{childFault + "=memory"}, tinyArgs(t, "-accumulate", "2", "-device", rankDevice(2), "-out", run)...)
+	args := tinyArgs(t, "-accumulate", "2", "-device", rankDevice(2), "-out", run)
+	said, err := runRanks(t, []string{childFault + "=memory"}, args...)
 	require.Error(t, err, said)
-	require.Regexp(t, "train: .*rank 1: .*(memory|needs)", said)
-	require.NoDirExists(t, run)
+	require.Regexp(t, "rank 1: .*(memory|needs)", said)
+	require.Contains(t, said, "rank 0: exit status 1", "it has ended, too")
+}
+
+// TestRankKills kills one rank, or the process that started the ranks, at random moments after the first step, and
+// resumes the run, until it ends: with the bits of a run that was not killed.
+func TestRankKills(t *testing.T) {
+	t.Parallel()
+	args := tinyArgs(t, "-steps", "40", "-batch", "2", "-accumulate", "2", "-save-minutes", "1e-5", "-eval-every", "15",
+		"-shard", "-device", rankDevice(2))
+	whole, run := newFolder(t), newFolder(t)
+	said, err := runRanks(t, nil, append(slices.Clip(args), "-out", whole)...)
+	require.NoError(t, err, said)
+	r := rand.New(rand.NewPCG(3, 4))
+	for kills := testutil.Tries(t, 5, 60); ; kills-- {
+		begin, env := append(slices.Clip(args), "-out", run), []string(nil)
+		if exists(filepath.Join(run, optionsFile)) {
+			begin = []string{"-resume", run}
+		}
+		if kills > 0 {
+			who := []string{"0", "1", ""}[r.IntN(3)]
+			env = []string{childHook + "=" + strconv.Itoa(r.IntN(40_000)), childKilled + "=" + who}
+		}
+		said, err := runRanks(t, env, begin...)
+		if err == nil {
+			break
+		}
+		require.Positive(t, kills, said)
+	}
+	require.Equal(t, modelOf(t, whole), modelOf(t, run))
+	require.Equal(t, heldOutOf(t, whole), heldOutOf(t, run))
+	requireWholeRecord(t, run, 40)
 }
 
 // TestParentOfRanksDies: the ranks end when the process that started them is killed, and the run can be resumed.
@@ -267,7 +303,7 @@ func TestRanksOfLauncher(t *testing.T) {
 		for rank := range 2 {
 			list = append(list, start(t, &outs[rank], []string{fmt.Sprint("RANK=", rank), fmt.Sprint("LOCAL_RANK=", rank),
 				"WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port), "NSA_DDP_SECRET=s",
-				"NSA_DDP_FIRST_TIMEOUT=5s"}, append(args, "-device", rankDevice(2))...))
+				"NSA_DDP_FIRST_TIMEOUT=3s"}, append(args, "-device", rankDevice(2))...))
 		}
 		for rank, cmd := range list {
 			failed = errors.Join(failed, cmd.Wait())
@@ -283,9 +319,63 @@ func TestRanksOfLauncher(t *testing.T) {
 	require.Contains(t, said[0], "address already in use")
 	require.NoError(t, l.Close())
 	said, err = launch(port(l), append(args, "-out", run)...)
+	for err != nil && strings.Contains(said[0], "address already in use") { // another test has got it
+		l = testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+		require.NoError(t, l.Close())
+		said, err = launch(port(l), append(args, "-out", run)...)
+	}
 	require.NoError(t, err, said)
 	require.NotContains(t, said[1], "step")
 	require.Equal(t, 2, descriptionOf(t, run).Processes[0].Ranks)
+}
+
+// TestRanksOfTwoHosts: two ranks on hosts of their own, which here are two namespaces with a cable between them, train
+// as on one host. When the cable is cut, both end.
+func TestRanksOfTwoHosts(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("NSA_TEST_RANKS") != "" {
+		t.Skip("NCCL's connections are those of one host")
+	}
+	ip := func(command string) error { return exec.Command("ip", strings.Fields(command)...).Run() }
+	hosts := []string{fmt.Sprint("nsa-a-", os.Getpid()), fmt.Sprint("nsa-b-", os.Getpid())}
+	for _, h := range hosts {
+		t.Cleanup(func() { _ = ip("netns del " + h) })
+		if err := ip("netns add " + h); err != nil {
+			t.Skip("no network namespaces: ip netns add: ", err)
+		}
+	}
+	require.NoError(t, ip("link add nsa0 netns "+hosts[0]+" type veth peer name nsa1 netns "+hosts[1]))
+	for i, h := range hosts {
+		require.NoError(t, ip(fmt.Sprintf("-n %s addr add 10.9.0.%d/24 dev nsa%d", h, i+1, i)))
+		require.NoError(t, ip(fmt.Sprintf("-n %s link set nsa%d up", h, i)))
+		require.NoError(t, ip(fmt.Sprintf("-n %s link set lo up", h)))
+	}
+	self := testutil.Must(os.Executable())(t)
+	train := func(heard func(), args ...string) (said [2]string, failed [2]error) {
+		var all sync.WaitGroup
+		for rank, host := range hosts {
+			cmd := exec.Command("ip", "netns", "exec", host, self)
+			out := &testutil.Listener{Phrase: middle, Heard: sync.OnceFunc(heard)}
+			cmd.Env = append(os.Environ(), childArgs+"="+strings.Join(append(args, "-device", "cpu"), "\n"), childHook+"=say",
+				fmt.Sprint("RANK=", rank), "WORLD_SIZE=2", "LOCAL_RANK=0", "MASTER_ADDR=10.9.0.1", "MASTER_PORT=29500",
+				"NSA_DDP_SECRET=s", "NSA_DDP_TIMEOUT=2s")
+			cmd.Stdout, cmd.Stderr = out, out
+			all.Go(func() { failed[rank] = cmd.Run(); said[rank] = out.String() })
+		}
+		all.Wait()
+		return said, failed
+	}
+	args, run := tinyArgs(t, "-accumulate", "2", "-save-minutes", "1e-6"), newFolder(t)
+	said, failed := train(func() {}, append(slices.Clip(args), "-out", run)...)
+	require.NoError(t, errors.Join(failed[:]...), said)
+	require.Equal(t, modelOf(t, newRun(t, args...)), modelOf(t, run))
+	run = newFolder(t)
+	cut := func() { _ = ip("-n " + hosts[0] + " link set nsa0 down") }
+	said, failed = train(cut, append(slices.Clip(args), "-steps", "100000", "-out", run)...)
+	require.Error(t, failed[0], said)
+	require.Error(t, failed[1], said)
+	require.Contains(t, said[0], "rank 1")
+	testutil.Must(runArgs(t, "-resume", run, "-steps", "5"))(t)
 }
 
 // TestFullDiskOfRanks: the run of several ranks goes on to its end without room for a checkpoint and then waits for it,
@@ -300,7 +390,8 @@ func TestFullDiskOfRanks(t *testing.T) {
 	run := filepath.Join(disk, "run")
 	var cmd *exec.Cmd
 	started := make(chan struct{})
-	out := &testutil.Listener{Phrase: "trying again every", Heard: sync.OnceFunc(func() { <-started; _ = cmd.Process.Signal(syscall.SIGTERM) })}
+	out := &testutil.Listener{Phrase: "trying again every",
+		Heard: sync.OnceFunc(func() { <-started; _ = cmd.Process.Signal(syscall.SIGTERM) })}
 	cmd = start(t, out, nil, smallArgs(t, 3, "-accumulate", "2", "-dim", "64", "-device", rankDevice(2), "-out", run)...)
 	close(started)
 	var exit *exec.ExitError
@@ -315,8 +406,9 @@ func TestFullDiskOfRanks(t *testing.T) {
 // TestDevices: -device may name several devices, which the ranks of a host take in their order.
 func TestDevices(t *testing.T) {
 	for name, want := range map[string]string{
-		"cpu": "cpu", "cuda:1": "cuda:1", "cuda:0,1": "cuda:0 cuda:1", "cuda:3,2": "cuda:2 cuda:3", "cpu:3": "cpu cpu cpu",
+		"cpu": "cpu", "cuda:1": "cuda:1", "cuda:0,1": "cuda:0 cuda:1", "cuda:3,2": "cuda:3 cuda:2", "cpu:3": "cpu cpu cpu",
 		"cpu:0": "want cpu:N", "cpu:x": "want cpu:N", "cpu:65": "1 to 64", "cuda:1,1": "names a GPU twice",
+		"cuda:x,1": `"x" is not the number of a GPU`, "cuda:-1,0": "not the number",
 	} {
 		list, err := devices(name)
 		require.Contains(t, cmp.Or(strings.Join(list, " "), fmt.Sprint(err)), want, name)

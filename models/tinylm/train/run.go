@@ -78,7 +78,7 @@ func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 			return nil, fault.In("train", "", err)
 		}
 		defer func() {
-			g.Fail(err)
+			fail(g, err)
 			err = errors.Join(err, g.Close())
 		}()
 		group = g
@@ -91,6 +91,13 @@ func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 	return runOn(ctx, b, group, o, w)
 }
 
+// fail ends the job after an error of this rank. A signal has stopped all of them.
+func fail(g graph.Group, err error) {
+	if err != nil && !errors.As(err, new(*Interrupted)) {
+		g.Fail(err)
+	}
+}
+
 // runOn is Run on a backend and as a rank of a group, which it does not close. The group may be nil.
 func runOn(ctx context.Context, b graph.Backend, g graph.Group, o *Options, w io.Writer) (_ *Result, err error) {
 	r := &runner{Options: *o, backend: b, began: time.Now(), savedStep: -1}
@@ -101,8 +108,8 @@ func runOn(ctx context.Context, b graph.Backend, g graph.Group, o *Options, w io
 	r.display = newDisplay(w)
 	_ = revision() // before there is a lock, which a child such as git could keep after the end of this process
 	defer func() {
-		if r.group != nil && err != nil && !errors.As(err, new(*Interrupted)) {
-			r.group.Fail(err) // before the models wait for other ranks
+		if r.group != nil {
+			fail(r.group, err) // before the models wait for other ranks
 		}
 		err = errors.Join(err, r.closers.Close())
 	}()

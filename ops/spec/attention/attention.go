@@ -41,7 +41,7 @@ func LSE(o *gorgonia.Node) (*gorgonia.Node, error) {
 
 // Forward is the Spec of an attention op: its inputs begin with q, k and v, its outputs are o and lse.
 type Forward interface {
-	spec.Packable
+	spec.Startable
 	// pairs returns, for one head of one row of the batch, the number of pairs of a query and a key that it sees.
 	pairs(in []spec.Operand) float64
 	// inputCount returns the number of inputs, not counting the table of documents that may follow them.
@@ -67,6 +67,7 @@ func infer(in []spec.Operand, kName, vName string, rows func(s int) int, more ..
 		return nil, fmt.Errorf("heads %d not a multiple of kv heads %d", q[2], k[2])
 	case k[3] != q[3]:
 		return nil, fmt.Errorf("%s has dim %d, q has %d", kName, k[3], q[3])
+	case k[1] > want && spec.StartsAnywhere(table):
 	case k[1] != want:
 		return nil, fmt.Errorf("%s has %d rows, want %d for %d queries", kName, k[1], want, q[1])
 	}

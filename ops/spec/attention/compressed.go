@@ -9,7 +9,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// Compressed is the Spec of CompressedAttention: q, kc, vc and optionally a table of documents -> o, lse.
+// Compressed is the Spec of CompressedAttention: q, kc, vc and optionally a table of documents or a start of the queries -> o, lse.
 type Compressed struct {
 	BlockLen int // l: tokens in a compression block
 	Stride   int // d: tokens between the starts of two blocks; divides l
@@ -17,6 +17,9 @@ type Compressed struct {
 
 func (Compressed) Name() string       { return "compressed attention" }
 func (Compressed) InputNames() string { return "q kc vc documents" }
+
+// TakesStart implements spec.Startable.
+func (Compressed) TakesStart() {}
 
 func (Compressed) inputCount() int { return 3 }
 
@@ -36,17 +39,17 @@ func (op Compressed) Infer(in []spec.Operand) ([]spec.Operand, error) {
 }
 
 func (op Compressed) Bind(k *cpu.Kernel, in, out []spec.Arg) {
-	in, a := splitDims(in, 3, op.Blocks())
+	in, a := bindChecked(k, in, 3, op.Blocks())
 	spec.BindRounded(k, out, func(out []spec.Arg) {
-		spec.ByType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, a, op.mask(a.RowTokens), in, out)
+		spec.ByType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, a, op.mask(a.MaxTokens()), in, out)
 	})
 }
 
 func (Compressed) TakesBF16(in, out []spec.Arg) bool { return takesBF16(in, out) }
 
 func (op Compressed) bindGrad(k *cpu.Kernel, takesDelta bool, in, out []spec.Arg) {
-	in, a := splitDims(in, 3, op.Blocks())
-	spec.ByType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, a, op.mask(a.RowTokens), takesDelta, in, out)
+	in, a := bindChecked(k, in, 3, op.Blocks())
+	spec.ByType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, a, op.mask(a.MaxTokens()), takesDelta, in, out)
 }
 
 func (op Compressed) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {

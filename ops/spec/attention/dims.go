@@ -44,6 +44,15 @@ func splitDims(in []spec.Arg, n int, c spec.CompressionBlocks) ([]spec.Arg, dims
 	return in, a
 }
 
+// bindChecked is splitDims. The kernel first checks where the queries start, and what check does.
+func bindChecked(k *cpu.Kernel, in []spec.Arg, n int, c spec.CompressionBlocks) ([]spec.Arg, dims) {
+	in, a := splitDims(in, n, c)
+	if a.HasStart() {
+		k.Check = a.CheckStart
+	}
+	return in, a
+}
+
 // queryAt returns the offset in an array [B,S,Hq,c] of the first of the h adjoining rows of group g at query t.
 func (a dims) queryAt(seq spec.Sequence, g, t, c int) int {
 	return ((seq.Row*a.RowTokens+seq.FirstToken+t)*a.queryHeads + g*a.h) * c

@@ -51,6 +51,9 @@ func (op Grad[F]) withDelta() (spec.Spec, bool) {
 
 func (op Grad[F]) Name() string { return "gradient of " + op.Forward.Name() }
 
+// TakesStart implements spec.Startable.
+func (Grad[F]) TakesStart() {}
+
 func (op Grad[F]) Blocks() spec.CompressionBlocks { return op.Forward.Blocks() }
 
 func (op Grad[F]) FLOPs(in []spec.Operand) float64 { return attentionFLOPs(op.Forward, in, 6, 4) }

@@ -10,13 +10,16 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// SelectBlocks is the Spec of SelectBlocks: q, kc, lse and optionally a table of documents -> idx.
+// SelectBlocks is the Spec of SelectBlocks: q, kc, lse and optionally a table of documents or a start of the queries -> idx.
 type SelectBlocks struct {
 	Params spec.Params
 }
 
 func (SelectBlocks) Name() string       { return "select blocks" }
 func (SelectBlocks) InputNames() string { return "q kc lse documents" }
+
+// TakesStart implements spec.Startable.
+func (SelectBlocks) TakesStart() {}
 
 // scorer returns the attention op whose probabilities score the blocks.
 func (op SelectBlocks) scorer() Compressed {
@@ -35,7 +38,7 @@ func (op SelectBlocks) Infer(in []spec.Operand) ([]spec.Operand, error) {
 		spec.FloatInput("lse", 3))); err != nil {
 		return nil, err
 	}
-	scored, err := op.scorer().Infer([]spec.Operand{in[0], in[1], in[1]})
+	scored, err := op.scorer().Infer(append([]spec.Operand{in[0], in[1], in[1]}, table...))
 	if err != nil {
 		return nil, err
 	}
@@ -71,20 +74,24 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p spec.Params, in, out []spec.Arg) {
 	a := dimsOf(in[0].Shape, in[1].Shape, in[1].Shape)
 	a.Sequences = spec.SequencesOf(table, a.RowTokens, a.RowKeys, spec.CompressionBlocks{BlockLen: p.BlockLen,
 		Stride: p.Stride})
+	if a.HasStart() {
+		k.Check = a.CheckStart
+	}
+	lastBlock := (a.MaxTokens() - 1) / p.SelectBlock
 	keys := bindTranspose[T](k, a, in[1])
 	f := &selector[T]{
-		dims: a, TopBlocks: TopBlocks[T]{Params: p}, mask: span{p.BlockLen, p.Stride, a.RowTokens},
+		dims: a, TopBlocks: TopBlocks[T]{Params: p}, mask: span{p.BlockLen, p.Stride, a.MaxTokens()},
 		q: in[0], idx: out[0],
 		keys:   keys,
 		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.keyDim),
 		scores: cpu.Scratch[T](k, a.tileRows()*maxScoreRow),
 		probs:  cpu.Scratch[T](k, a.tileQueries*a.RowKeys),
-		folded: cpu.Scratch[T](k, (a.RowTokens-1)/p.SelectBlock+1),
+		folded: cpu.Scratch[T](k, lastBlock+1),
 		best:   cpu.Scratch[T](k, p.TopN),
 		blocks: cpu.Scratch[int32](k, p.TopN),
 	}
 	f.stats = bindRowStats(k, a, f.mask, in[0], f.keys, in[2])
-	if f.SelectsByScore((a.RowTokens-1)/p.SelectBlock) && a.RowTokens >= p.BlockLen {
+	if f.SelectsByScore(lastBlock) && a.MaxTokens() >= p.BlockLen {
 		f.Weights = FoldWeights[T](p)
 	}
 	bindQueries(k, a, a.tileQueries, f.tile)
@@ -104,14 +111,14 @@ func FoldWeights[T cpu.Float](p spec.Params) []T {
 // tile selects the blocks of the queries [t0,t1) of a group.
 func (f *selector[T]) tile(seq spec.Sequence, g, t0, t1 int, w *cpu.Worker) {
 	probs := f.probs.Local(w)
-	if f.SelectsByScore((t1 - 1) / f.SelectBlock) {
+	if f.SelectsByScore((seq.Start + t1 - 1) / f.SelectBlock) {
 		f.sumProbs(probs, seq, g, t0, t1, w)
 	}
 	best, blocks, idx := f.best.Local(w), f.blocks.Local(w), cpu.Slice[int32](f.idx.Buf)
 	for t := t0; t < t1; t++ {
 		row := idx[((seq.Row*f.RowTokens+seq.FirstToken+t)*f.groups+g)*f.TopN:][:f.TopN]
-		_, visible := f.mask.keys(t)
-		f.Choose(row, t/f.SelectBlock, probs[(t-t0)*f.RowKeys:][:visible], f.folded.Local(w), best, blocks)
+		_, visible := f.mask.keys(seq.Start + t)
+		f.Choose(row, (seq.Start+t)/f.SelectBlock, probs[(t-t0)*f.RowKeys:][:visible], f.folded.Local(w), best, blocks)
 	}
 }
 
@@ -122,13 +129,13 @@ func (f *selector[T]) sumProbs(probs []T, seq spec.Sequence, g, t0, t1 int, w *c
 	q, s, keys := f.rowsQ.Local(w), f.scores.Local(w), f.keys.group(seq, g)
 	stats := f.stats.rows(seq, g)
 	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.keyDim)
-	_, hi := f.mask.keys(t1 - 1)
+	_, hi := f.mask.keys(seq.Start + t1 - 1)
 	for from, to := 0, chunkEnd(0, hi); from < hi; from, to = to, chunkEnd(to, hi) {
 		ld := cpu.PaddedRow(to - from)
 		dots(rows, q, keys, from, to, s, ld)
 		for r := range rows {
 			t, j := t0+r/f.h, r%f.h
-			_, end := f.mask.keys(t)
+			_, end := f.mask.keys(seq.Start + t)
 			_, end = overlap(0, end, from, to)
 			if end == 0 {
 				continue

@@ -11,13 +11,16 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// Selected is the Spec of SelectedAttention: q, k, v, idx and optionally a table of documents -> o, lse.
+// Selected is the Spec of SelectedAttention: q, k, v, idx and optionally a table of documents or a start of the queries -> o, lse.
 type Selected struct {
 	SelectBlock int // l': tokens in a selection block
 }
 
 func (Selected) Name() string       { return "selected attention" }
 func (Selected) InputNames() string { return "q k v idx documents" }
+
+// TakesStart implements spec.Startable.
+func (Selected) TakesStart() {}
 
 func (Selected) inputCount() int { return 4 }
 
@@ -87,14 +90,14 @@ type selectedBlocks struct {
 // newSelectedBlocks returns the blocks of the given size that idx names. A size larger than the tokens of a row is cut
 // to these.
 func newSelectedBlocks(a dims, size int, idx spec.Arg) selectedBlocks {
-	return selectedBlocks{a, min(size, a.RowTokens), idx.Shape[3], idx}
+	return selectedBlocks{a, min(size, a.RowKeys), idx.Shape[3], idx}
 }
 
 // numBlocks returns the number of selection blocks of s tokens. The last block may be shorter.
 func (c selectedBlocks) numBlocks(s int) int { return cpu.CeilDiv(s, c.size) }
 
 // maxKeys returns the largest number of keys that a query can have selected.
-func (c selectedBlocks) maxKeys() int { return min(c.n*c.size, c.RowTokens) }
+func (c selectedBlocks) maxKeys() int { return min(c.n*c.size, c.RowKeys) }
 
 // list returns the blocks of query t of group g.
 func (c selectedBlocks) list(seq spec.Sequence, g, t int) []int32 {
@@ -103,10 +106,11 @@ func (c selectedBlocks) list(seq spec.Sequence, g, t int) []int32 {
 
 // nextRun implements mask. It relies on ascending blocks, see check.
 func (c selectedBlocks) nextRun(seq spec.Sequence, g, t, from int) (lo, hi int) {
+	token := seq.Start + t
 	for _, j := range c.list(seq, g, t) {
 		switch first := int(j) * c.size; {
-		case j < 0 || first > t:
-			return lo, min(hi, t+1)
+		case j < 0 || first > token:
+			return lo, min(hi, token+1)
 		case first < from:
 		case hi == 0:
 			lo, hi = first, first+c.size
@@ -116,14 +120,14 @@ func (c selectedBlocks) nextRun(seq spec.Sequence, g, t, from int) (lo, hi int) 
 			return lo, hi
 		}
 	}
-	return lo, min(hi, t+1)
+	return lo, min(hi, token+1)
 }
 
 // startedBlocks returns the blocks of query t that begin at or before it.
 func (c selectedBlocks) startedBlocks(seq spec.Sequence, g, t int) []int32 {
 	idx := c.list(seq, g, t)
 	for i, j := range idx {
-		if j < 0 || int(j)*c.size > t {
+		if j < 0 || int(j)*c.size > seq.Start+t {
 			return idx[:i]
 		}
 	}
@@ -154,16 +158,19 @@ func minusInfs[T cpu.Float]() []T {
 
 // Check returns an error that names the first invalid block.
 func (c selectedBlocks) Check() (err error) {
+	if err := c.CheckStart(); err != nil {
+		return err
+	}
 	defer spec.AsValueError(&err)
 	all := cpu.Slice[int32](c.idx.Buf)
 	for at := 0; at < len(all); at += c.n {
 		token := at / c.n / c.groups
 		seq, last := c.OfToken(token/c.RowTokens, token%c.RowTokens), int32(-1)
-		blocks := int32(c.numBlocks(seq.Tokens))
+		blocks := int32(c.numBlocks(seq.Keys))
 		for _, j := range all[at : at+c.n] {
 			switch {
 			case j < -1 || j >= blocks:
-				return c.errorAt(at, "block %d is not one of the %d blocks of %d tokens", j, blocks, seq.Tokens)
+				return c.errorAt(at, "block %d is not one of the %d blocks of %d tokens", j, blocks, seq.Keys)
 			case j == -1:
 				last = blocks // only padding may follow
 			case last == blocks:
@@ -184,18 +191,24 @@ func (c selectedBlocks) errorAt(at int, format string, args ...any) error {
 	return fmt.Errorf("idx of batch %d, query %d, group %d: %w", b, t, g, fmt.Errorf(format, args...))
 }
 
-// runsAsSpan reports whether the kernels of spans compute a sequence of s tokens: it is so short that its queries
+// runsAsSpan reports whether the kernels of spans compute a sequence: it is so short that its queries
 // select a good part of the keys that they may see. Adjoining queries then share tiles of all these keys, and each
 // query hides the keys that it has not selected. The products of such tiles are several times as fast as those of the
 // few heads of one query.
-func (c selectedBlocks) runsAsSpan(s int) bool { return s <= shortSequence && s <= 3*c.n*c.size }
+func (c selectedBlocks) runsAsSpan(seq spec.Sequence) bool {
+	return seq.Keys <= shortSequence && seq.Keys <= 3*c.n*c.size
+}
 
 // anyRunsAsSpan and anyRunsByList report which kernels a batch needs: those of spans for sequences that run as a span,
 // those that walk over the lists of selected blocks for all others. Documents have any length, so with documents both
 // are true.
-func (c selectedBlocks) anyRunsAsSpan() bool { return c.HasDocuments() || c.runsAsSpan(c.RowTokens) }
+func (c selectedBlocks) anyRunsAsSpan() bool { return c.HasDocuments() || c.runsAsSpan(c.row()) }
 
-func (c selectedBlocks) anyRunsByList() bool { return c.HasDocuments() || !c.runsAsSpan(c.RowTokens) }
+func (c selectedBlocks) anyRunsByList() bool { return c.HasDocuments() || !c.runsAsSpan(c.row()) }
+
+func (c selectedBlocks) row() spec.Sequence {
+	return spec.Sequence{Tokens: c.RowTokens, Keys: c.RowKeys}
+}
 
 // selectedForward is attention over selected blocks. The heads of a group at one query are the rows of a tile. A worker
 // holds the scores of all selected keys at once.
@@ -220,9 +233,9 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []spec.Arg) {
 	c := newSelectedBlocks(a, block, in[3])
 	k.Check = c.Check
 	if c.anyRunsAsSpan() {
-		f := newSpanForward[T](k, a, maskedSpan{tokenSpan(a.RowTokens), &c}, in, out)
+		f := newSpanForward[T](k, a, maskedSpan{tokenSpan(a.RowKeys), &c}, in, out)
 		bindQueries(k, a, a.tileQueries, func(seq spec.Sequence, g, t0, t1 int, w *cpu.Worker) {
-			if c.runsAsSpan(seq.Tokens) {
+			if c.runsAsSpan(seq) {
 				f.tile(seq, g, t0, t1, w)
 			}
 		})
@@ -239,7 +252,7 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []spec.Arg) {
 			sum:    cpu.Scratch[T](k, a.h),
 		}
 		bindQueries(k, a, queriesPerPiece, func(seq spec.Sequence, g, first, end int, w *cpu.Worker) {
-			if !c.runsAsSpan(seq.Tokens) {
+			if !c.runsAsSpan(seq) {
 				f.queries(seq, g, first, end, w)
 			}
 		})

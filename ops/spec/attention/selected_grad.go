@@ -17,7 +17,7 @@ type inverseIndex struct {
 
 // bindInverseIndex adds to k a phase that inverts c.
 func bindInverseIndex(k *cpu.Kernel, c selectedBlocks) inverseIndex {
-	numEnds := c.numBlocks(c.RowTokens)
+	numEnds := c.numBlocks(c.RowKeys)
 	if c.HasDocuments() {
 		numEnds = c.RowTokens
 	}
@@ -36,7 +36,7 @@ func bindInverseIndex(k *cpu.Kernel, c selectedBlocks) inverseIndex {
 func (x inverseIndex) group(seq spec.Sequence, g int) (queries, ends []int32) {
 	bg := seq.Row*x.groups + g
 	return cpu.Slice[int32](x.queries)[(bg*x.RowTokens+seq.FirstToken)*x.n:][:seq.Tokens*x.n],
-		cpu.Slice[int32](x.ends)[bg*x.numEnds+seq.FirstToken:][:x.numBlocks(seq.Tokens)]
+		cpu.Slice[int32](x.ends)[bg*x.numEnds+seq.FirstToken:][:x.numBlocks(seq.Keys)]
 }
 
 // queriesOf returns the queries that selected block j and see some of its keys.
@@ -65,16 +65,16 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in
 	}
 	b := newBackward[T](k, a, c, scores, max(c.size, keyTile), takesDelta, in, out)
 	if c.anyRunsAsSpan() {
-		newSpanBackward(k, b, maskedSpan{tokenSpan(a.RowTokens), &c}).bindParts(k)
+		newSpanBackward(k, b, maskedSpan{tokenSpan(a.RowKeys), &c}).bindParts(k)
 	}
 	if c.anyRunsByList() {
 		f := &selectedBackward[T]{b, c, bindInverseIndex(k, c)}
 		bindQueries(k, a, queriesPerPiece, func(seq spec.Sequence, g, first, end int, w *cpu.Worker) {
-			if !c.runsAsSpan(seq.Tokens) {
+			if !c.runsAsSpan(seq) {
 				f.queries(seq, g, first, end, w)
 			}
 		})
-		k.Phase(a.b*a.groups*c.numBlocks(a.RowTokens), f.gradBlocks)
+		k.Phase(a.b*a.groups*c.numBlocks(a.RowKeys), f.gradBlocks)
 	}
 }
 
@@ -110,13 +110,13 @@ func (f *selectedBackward[T]) queries(seq spec.Sequence, g, first, end int, w *c
 func (f *selectedBackward[T]) gradBlocks(piece int, w *cpu.Worker) {
 	batchGroups := f.b * f.groups
 	j, b, g := piece/batchGroups, piece%batchGroups/f.groups, piece%f.groups
-	from, to := spec.PieceBounds(j, f.selected.size, f.RowTokens)
-	f.Tiles(b, from, to, f.selected.size, func(seq spec.Sequence, lo, hi int) {
-		if f.selected.runsAsSpan(seq.Tokens) {
+	from, to := spec.PieceBounds(j, f.selected.size, f.RowKeys)
+	f.KeyTiles(b, from, to, f.selected.size, func(seq spec.Sequence, lo, hi int) {
+		if f.selected.runsAsSpan(seq) {
 			return
 		}
 		queries := f.inverse.queriesOf(seq, g, lo/f.selected.size)
 		f.keyGrad(seq, g, lo, hi, len(queries), func(i int) int { return int(queries[i]) },
-			func(t int) (int, int) { return 0, t + 1 }, w)
+			func(t int) (int, int) { return 0, seq.Start + t + 1 }, w)
 	})
 }

@@ -9,13 +9,16 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// SlidingWindow is the Spec of SlidingWindow: q, k, v and optionally a table of documents -> o, lse.
+// SlidingWindow is the Spec of SlidingWindow: q, k, v and optionally a table of documents or a start of the queries -> o, lse.
 type SlidingWindow struct {
 	Window int // w: tokens that a query sees, its own included
 }
 
 func (SlidingWindow) Name() string       { return "sliding window" }
 func (SlidingWindow) InputNames() string { return "q k v documents" }
+
+// TakesStart implements spec.Startable.
+func (SlidingWindow) TakesStart() {}
 
 func (SlidingWindow) inputCount() int { return 3 }
 
@@ -33,17 +36,17 @@ func (op SlidingWindow) Infer(in []spec.Operand) ([]spec.Operand, error) {
 }
 
 func (op SlidingWindow) Bind(k *cpu.Kernel, in, out []spec.Arg) {
-	in, a := splitDims(in, 3, op.Blocks())
+	in, a := bindChecked(k, in, 3, op.Blocks())
 	spec.BindRounded(k, out, func(out []spec.Arg) {
-		spec.ByType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, a, op.mask(a.RowTokens), in, out)
+		spec.ByType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, a, op.mask(a.MaxTokens()), in, out)
 	})
 }
 
 func (SlidingWindow) TakesBF16(in, out []spec.Arg) bool { return takesBF16(in, out) }
 
 func (op SlidingWindow) bindGrad(k *cpu.Kernel, takesDelta bool, in, out []spec.Arg) {
-	in, a := splitDims(in, 3, op.Blocks())
-	spec.ByType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, a, op.mask(a.RowTokens), takesDelta, in, out)
+	in, a := bindChecked(k, in, 3, op.Blocks())
+	spec.ByType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, a, op.mask(a.MaxTokens()), takesDelta, in, out)
 }
 
 func (op SlidingWindow) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {

@@ -67,12 +67,12 @@ func (f *spanForward[T]) tile(seq spec.Sequence, g, t0, t1 int, w *cpu.Worker) {
 	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, keys.c)
 	state.Start()
 	clear(o)
-	first, end := f.span.keysOfTile(t0, t1)
+	first, end := f.span.keysOfTile(seq, t0, t1, f.tileQueries)
 	for from, to := first, chunkEnd(first, end); from < end; from, to = to, chunkEnd(to, end) {
 		ld := cpu.PaddedRow(to - from)
 		dots(rows, q, keys, from, to, s, ld)
 		for r := range rows {
-			lo, hi := f.span.keys(t0 + r/f.h)
+			lo, hi := f.span.keys(seq.Start + t0 + r/f.h)
 			lo, hi = overlap(lo, hi, from, to)
 			if f.blocks != nil {
 				hide(f.blocks, seq, g, t0+r/f.h, from, s[r*ld:][:hi], f.minusInf)

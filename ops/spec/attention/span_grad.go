@@ -39,9 +39,9 @@ const (
 // parts returns the number of parts that the queries of a sequence are cut into; 0 for the variant without parts.
 func (f *spanBackward[T]) parts(seq spec.Sequence) int {
 	switch {
-	case f.blocks != nil && !f.blocks.runsAsSpan(seq.Tokens): // selectedBackward computes this sequence
+	case f.blocks != nil && !f.blocks.runsAsSpan(seq): // selectedBackward computes this sequence
 		return 0
-	case seq.Keys == seq.Tokens && seq.Tokens <= shortSequence:
+	case f.blocks != nil || seq.Keys == seq.Tokens && seq.Tokens <= shortSequence:
 		return shortParts
 	}
 	if n := min(seq.Tokens/max(1, seq.Keys), maxParts); n >= minQueriesPerKey {
@@ -62,8 +62,9 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool
 		})
 		bindKeys(k, a, keyTile, func(seq spec.Sequence, g, from, to int, w *cpu.Worker) {
 			if f.parts(seq) == 0 {
-				first, end := f.span.queries(from, to, seq.Tokens)
-				f.keyGrad(seq, g, from, to, end-first, func(i int) int { return first + i }, f.span.keys, w)
+				first, end := f.span.queries(seq, from, to)
+				keysOf := func(t int) (lo, hi int) { return f.span.keys(seq.Start + t) }
+				f.keyGrad(seq, g, from, to, end-first, func(i int) int { return first + i }, keysOf, w)
 			}
 		})
 	}
@@ -168,13 +169,13 @@ func (f *spanBackward[T]) rowGrad(seq spec.Sequence, g, t0, t1 int, dk, dv []T, 
 
 	f.gather(q, do, dotsQ, dotsDO, 0, seq, g, t0, t1)
 	clear(dq)
-	first, end := f.span.keysOfTile(t0, t1)
+	first, end := f.span.keysOfTile(seq, t0, t1, f.tileQueries)
 	for from, to := first, chunkEnd(first, end); from < end; from, to = to, chunkEnd(to, end) {
 		ld := cpu.PaddedRow(to - from)
 		dots(rows, dotsQ, keys, from, to, s, ld)
 		dots(rows, dotsDO, vals, from, to, dp, ld)
 		for r := range rows {
-			lo, hi := f.span.keys(t0 + r/f.h)
+			lo, hi := f.span.keys(seq.Start + t0 + r/f.h)
 			lo, hi = overlap(lo, hi, from, to)
 			s, dp := s[r*ld:][:to-from], dp[r*ld:][:to-from]
 			if f.blocks != nil {

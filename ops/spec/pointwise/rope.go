@@ -12,7 +12,7 @@ import (
 )
 
 // RoPE is the Spec of RoPE and of its gradient, the inverse rotation: x [B,S,H,D] and optionally a table of documents
-// -> y [B,S,H,D].
+// or a start -> y [B,S,H,D].
 type RoPE struct {
 	Base    float64 // base of the geometric series of the angles
 	Start   int     // position of the first token
@@ -24,6 +24,9 @@ type RoPE struct {
 const maxStart = math.MaxInt32
 
 func (RoPE) InputNames() string { return "x documents" }
+
+// TakesStart implements spec.Startable.
+func (RoPE) TakesStart() {}
 
 func (op RoPE) Name() string {
 	if op.Inverse {
@@ -60,16 +63,27 @@ const RotationBlock = 64
 
 func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPE, x spec.Arg, table []spec.Arg, y spec.Arg) {
 	b, s, h, d := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
-	blockRotations := op.Rotations(cpu.CeilDiv(s, RotationBlock), op.Start, RotationBlock, d)
 	tokenRotations := op.Rotations(RotationBlock, 0, 1, d)
-	seqs, scratch := spec.SequencesOf(table, s, s, op.Blocks()), cpu.Scratch[T](k, d)
+	seqs, scratch := spec.SequencesOf(table, s, maxStart, op.Blocks()), cpu.Scratch[T](k, d)
+	var blockRotations []float64
+	if seqs.HasStart() {
+		k.Check = seqs.CheckStart
+	} else {
+		blockRotations = op.Rotations(cpu.CeilDiv(s, RotationBlock), op.Start, RotationBlock, d)
+	}
 	tokens := spec.RowsPerPiece(h * d)
 	k.Phase(cpu.CeilDiv(b*s, tokens), func(piece int, w *cpu.Worker) {
 		lo, hi := spec.PieceBounds(piece, tokens, b*s)
-		rotation := scratch.Local(w)
+		rotation, current, block := scratch.Local(w), -1, []float64(nil)
 		for i := lo; i < hi; i++ {
-			t := i%s - seqs.OfToken(i/s, i%s).FirstToken
-			Compose(rotation, blockRotations[t/RotationBlock*d:][:d], tokenRotations[t%RotationBlock*d:][:d])
+			seq := seqs.OfToken(i/s, i%s)
+			t := seq.Start + i%s - seq.FirstToken
+			if n := t / RotationBlock; blockRotations != nil {
+				block = blockRotations[n*d:][:d]
+			} else if n != current {
+				block, current = op.Rotations(1, op.Start+n*RotationBlock, 1, d), n
+			}
+			Compose(rotation, block, tokenRotations[t%RotationBlock*d:][:d])
 			for at := i * h * d; at < (i+1)*h*d; at += d {
 				Rotate(cpu.Slice[T](y.Buf)[at:][:d], cpu.Slice[T](x.Buf)[at:][:d], rotation)
 			}
