@@ -17,8 +17,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// TestStorageIsThatOfCPU: a machine of bf16 stores the same operands in bf16 on the CPU and on a GPU, whatever types they
-// have before.
+// TestStorageIsThatOfCPU: a machine of bf16 stores the same operands in bf16 on the CPU and on a GPU, whatever types
+// they have before.
 func TestStorageIsThatOfCPU(t *testing.T) {
 	gpu, host, r := &cuda.Backend{}, graph.NewCPU(1), rand.New(rand.NewPCG(48, 2))
 	compared := map[string]bool{}

@@ -16,10 +16,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/vocab"
 )
 
-// storageRule returns the types in which an op's operands of float32 or half precision are stored, inputs before ">" and
-// outputs after it: h half precision, f float32, k as it comes, m as it comes too, but an output is float32 if an m input
-// is, and o half precision, but float32 for the delta that gradients of attention take instead of o. An operand with *
-// stands for any number. A GPU stores the same types.
+// storageRule returns the types in which an op's operands of float32 or half precision are stored, inputs before ">"
+// and outputs after it: h half precision, f float32, k as it comes, m as it comes too, but an output is float32 if an m
+// input is, and o half precision, but float32 for the delta that gradients of attention take instead of o. An operand
+// with * stands for any number. A GPU stores the same types.
 func storageRule(s spec.Spec) string {
 	switch s.(type) {
 	case attention.SlidingWindow, attention.Compressed, attention.Selected:

@@ -44,7 +44,8 @@ func (v BFloat16) float32() float32 { return math.Float32frombits(uint32(v) << 1
 // A pair is two bf16 numbers in the memory of one float32, the first one in its lower half. Products of bf16 take their
 // operands as pairs of consecutive p, so that a pair moves like a float32. If K is odd, the last pair ends with 0.
 
-// TilePairs is Tile for A and B of pairs: k counts pairs, and the product of two pairs is the sum of their two products.
+// TilePairs is Tile for A and B of pairs: k counts pairs, and the product of two pairs is the sum of their two
+// products.
 func TilePairs(m, n, k int, a []float32, ars, acs int, b []float32, brs int, c []float32, crs int) {
 	tilePairs(m, n, k, a, ars, acs, b, brs, c, crs, nil, 0)
 }
@@ -54,8 +55,8 @@ func TileAddPairs(m, n, k int, a []float32, ars, acs int, b []float32, brs int, 
 	tilePairs(m, n, k, a, ars, acs, b, brs, c, crs, c, crs)
 }
 
-// RoundPairs sets dst [ceil(len(x)/2)] to the pairs of the elements of x, rounded to nearest even. dst may begin where x
-// does.
+// RoundPairs sets dst [ceil(len(x)/2)] to the pairs of the elements of x, rounded to nearest even. dst may begin where
+// x does.
 func RoundPairs(dst, x []float32) {
 	n := len(x) / 2
 	RoundBF16(unsafe.Slice((*BFloat16)(unsafe.Pointer(unsafe.SliceData(dst[:n]))), 2*n), x[:2*n])
@@ -104,7 +105,8 @@ func interleave(dst []float32, x, y []BFloat16) {
 
 // tilePairs is tile for A and B of pairs: k counts pairs. The assembly rounds the sum of a pair's products in its own
 // way and takes denormal factors and sums as 0; so levels differ by rounding.
-func tilePairs(m, n, k int, a []float32, ars, acs int, b []float32, brs int, c []float32, crs int, s []float32, srs int) {
+func tilePairs(m, n, k int, a []float32, ars, acs int, b []float32, brs int, c []float32, crs int, s []float32,
+	srs int) {
 	if m <= 0 || n <= 0 {
 		return
 	}

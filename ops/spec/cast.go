@@ -26,8 +26,8 @@ var (
 func IsHalf(dt tensor.Dtype) bool { return dt == BFloat16 || dt == Float16 }
 
 // Cast is the Spec of a conversion between float32 and a type of half precision, rounded to nearest even: x -> y. A
-// machine that computes in half precision inserts it where the type of an operand changes. It is no op of a graph. The CPU
-// has a kernel for BFloat16.
+// machine that computes in half precision inserts it where the type of an operand changes. It is no op of a graph. The
+// CPU has a kernel for BFloat16.
 type Cast struct {
 	To tensor.Dtype
 }

@@ -32,7 +32,8 @@ func BindBF16(k *cpu.Kernel, s Spec, in, out []Arg) {
 	BindRounded(k, out, func(out []Arg) { s.Bind(k, in, out) })
 }
 
-// BindRounded calls bind with float32 in place of the outputs in BFloat16, and then adds to k the phase that rounds them.
+// BindRounded calls bind with float32 in place of the outputs in BFloat16, and then adds to k the phase that rounds
+// them.
 func BindRounded(k *cpu.Kernel, out []Arg, bind func(out []Arg)) {
 	wide, from, to := slices.Clone(out), []Arg(nil), []Arg(nil)
 	for i, y := range out {
@@ -45,8 +46,8 @@ func BindRounded(k *cpu.Kernel, out []Arg, bind func(out []Arg)) {
 	bindCasts(k, from, to)
 }
 
-// InType returns the operands with copies in type dt, float32 or BFloat16, of those that have the other one of these two
-// types. It adds to k the phase that makes the copies.
+// InType returns the operands with copies in type dt, float32 or BFloat16, of those that have the other one of these
+// two types. It adds to k the phase that makes the copies.
 func InType(k *cpu.Kernel, dt tensor.Dtype, operands ...Arg) []Arg {
 	list, from, to := slices.Clone(operands), []Arg(nil), []Arg(nil)
 	for i, x := range operands {

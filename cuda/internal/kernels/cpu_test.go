@@ -11,8 +11,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// TestBF16OnCPU holds the CPU's kernels of bf16 to the cases and the bounds of the GPU's. Any number of workers gives the
-// same bits.
+// TestBF16OnCPU holds the CPU's kernels of bf16 to the cases and the bounds of the GPU's. Any number of workers gives
+// the same bits.
 func TestBF16OnCPU(t *testing.T) {
 	if !cpu.HasBF16() {
 		t.Skip("this processor has no AVX512_BF16")

@@ -49,8 +49,8 @@ func encodeBF16(file string) {
 	}
 }
 
-// lanesLoop writes a loop over the n elements of some slices, 16 in an iteration. body gets the mask of the lanes before
-// the end. After it the address of slice i moves by 16 elements of sizes[i] bytes.
+// lanesLoop writes a loop over the n elements of some slices, 16 in an iteration. body gets the mask of the lanes
+// before the end. After it the address of slice i moves by 16 elements of sizes[i] bytes.
 func lanesLoop(slices []GPVirtual, sizes []int, body func(mask Op)) {
 	n, lanes, all, mask := loadParam("n"), GP64(), GP64(), K()
 	Label("loop")

@@ -6,10 +6,10 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// dotRows writes dotRows32 and dotRowsBF16: y[j] = sum of x[i]*a[j*n+i] over i < n. n and rows are positive, rows is a multiple of 4.
-// The code multiplies four rows of a at a time. An iteration takes two vectors of each row, and each has an accumulator
-// of its own, so that additions do not wait for each other. At the end of a row horizontal additions put the sums of
-// the four rows into one register.
+// dotRows writes dotRows32 and dotRowsBF16: y[j] = sum of x[i]*a[j*n+i] over i < n. n and rows are positive, rows is a
+// multiple of 4. The code multiplies four rows of a at a time. An iteration takes two vectors of each row, and each has
+// an accumulator of its own, so that additions do not wait for each other. At the end of a row horizontal additions put
+// the sums of the four rows into one register.
 func dotRows(vt vectorType) {
 	const group, parts = 4, 2
 	n, rows, x, y := loadParam("n"), loadParam("rows"), loadParam("x"), loadParam("y")

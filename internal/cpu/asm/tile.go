@@ -34,8 +34,8 @@ func writeTile(elemSize int) {
 	writeFunction(fmt.Sprintf("tile%d", 8*elemSize), fmt.Sprintf(signature, float), elemSize, tileColumnLoop)
 }
 
-// writeTileBF16 writes tileBF16: tile32 for A and B whose elements are pairs of bf16, each as the bits of a float32. The
-// product of two pairs is the sum of their two products.
+// writeTileBF16 writes tileBF16: tile32 for A and B whose elements are pairs of bf16, each as the bits of a float32.
+// The product of two pairs is the sum of their two products.
 func writeTileBF16() {
 	writeFunctionBF16("tileBF16", "m, n, k int, a *float32, ars, acs int, b *float32, brs int, c *float32, crs int, "+
 		"s *float32, srs int)", 4, tileColumnLoop)

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
@@ -71,7 +72,12 @@ func (op Grad[F]) Infer(in []spec.Operand) ([]spec.Operand, error) {
 }
 
 func (op Grad[F]) Bind(k *cpu.Kernel, in, out []spec.Arg) {
-	op.Forward.bindGrad(k, op.Delta, in, out)
+	spec.BindRounded(k, out, func(out []spec.Arg) { op.Forward.bindGrad(k, op.Delta, in, out) })
+}
+
+func (op Grad[F]) TakesBF16(in, _ []spec.Arg) bool {
+	_, _, do := GradInputs(in)
+	return spec.AllBF16(in[0], in[1], in[2], do) && in[0].Last()%2 == 0 && in[2].Last()%2 == 0
 }
 
 // backward is the common part of the gradients of all attention ops. A piece of work writes the dq of some queries, or
@@ -80,13 +86,16 @@ func (op Grad[F]) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 type backward[T cpu.Float] struct {
 	dims
 	q, k, v, do         spec.Arg
+	storedQ, storedDO   spec.Arg // q and do for dots: of pairs in bf16
 	gradQ, gradK, gradV spec.Arg // dq, dk, dv
 	keys, vals          transposed[T]
 	stats               rowStats[T]
 
 	// Scratch of each worker. The rows and the keys are those of a tile.
-	rowsQ  cpu.Region[T] // [rows,D]
-	rowsDO cpu.Region[T] // [rows,Dv]
+	rowsQ   cpu.Region[T] // [rows,D]
+	rowsDO  cpu.Region[T] // [rows,Dv]
+	pairsQ  cpu.Region[T] // [rows,D/2], only in bf16
+	pairsDO cpu.Region[T] // [rows,Dv/2], only in bf16
 	// [rows,keys] or [h,keys]: scores and do·v, then the probabilities and the gradients of the scores
 	scores, dp cpu.Region[T]
 	tileK      cpu.Region[T] // [keys,D]: dk
@@ -102,8 +111,14 @@ func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, t
 	out []spec.Arg) backward[T] {
 	oOrDelta, lse, do := GradInputs(in)
 	keyTiles, valueTiles := bindTranspose[T](k, a, in[1]), bindTranspose[T](k, a, in[2])
+	wide := []spec.Arg{in[0], in[1], in[2], do, oOrDelta}
+	pairs := do.Dtype == spec.BFloat16
+	if pairs {
+		wide = spec.InType(k, tensor.Float32, wide...)
+	}
 	f := backward[T]{
-		dims: a, q: in[0], k: in[1], v: in[2], do: do, gradQ: out[0], gradK: out[1], gradV: out[2],
+		dims: a, q: wide[0], k: wide[1], v: wide[2], do: wide[3], storedQ: in[0], storedDO: do,
+		gradQ: out[0], gradK: out[1], gradV: out[2],
 		keys:       keyTiles,
 		vals:       valueTiles,
 		rowsQ:      cpu.Scratch[T](k, a.tileRows()*a.keyDim),
@@ -114,13 +129,35 @@ func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, t
 		tileV:      cpu.Scratch[T](k, keys*a.valueDim),
 		finiteRows: cpu.Scratch[T](k, max(chunkKeys, a.tileRows())*max(a.keyDim, a.valueDim)),
 	}
+	if pairs {
+		f.pairsQ, f.pairsDO = cpu.Scratch[T](k, a.tileRows()*keyTiles.c), cpu.Scratch[T](k, a.tileRows()*valueTiles.c)
+	}
 	f.stats = bindRowStats(k, a, m, in[0], f.keys, lse)
 	if takesDelta {
-		f.stats.bindCopyDelta(k, oOrDelta)
+		f.stats.bindCopyDelta(k, wide[4])
 	} else {
-		f.stats.bindDelta(k, oOrDelta, do)
+		f.stats.bindDelta(k, wide[4], f.do)
 	}
 	return f
+}
+
+// tileRowsOf returns scratch for the q and do of a tile, and for those that dots takes: the same, or pairs in bf16.
+func (f *backward[T]) tileRowsOf(w *cpu.Worker) (q, do, dotsQ, dotsDO []T) {
+	q, do = f.rowsQ.Local(w), f.rowsDO.Local(w)
+	if f.keys.pairs {
+		return q, do, f.pairsQ.Local(w), f.pairsDO.Local(w)
+	}
+	return q, do, q, do
+}
+
+// gather fills the scratch of tileRowsOf from row at on, with the rows of the queries [t0,t1) of a group.
+func (f *backward[T]) gather(q, do, dotsQ, dotsDO []T, at int, seq spec.Sequence, g, t0, t1 int) {
+	gatherRows(f.dims, q[at*f.keyDim:], cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.keyDim)
+	gatherRows(f.dims, do[at*f.valueDim:], cpu.Slice[T](f.do.Buf), seq, g, t0, t1, f.valueDim)
+	if f.keys.pairs {
+		gatherRows(f.dims, dotsQ[at*f.keys.c:], cpu.Slice[T](f.storedQ.Buf), seq, g, t0, t1, f.keys.c)
+		gatherRows(f.dims, dotsDO[at*f.vals.c:], cpu.Slice[T](f.storedDO.Buf), seq, g, t0, t1, f.vals.c)
+	}
 }
 
 // keyGrad writes the dk and dv of the keys [lo,hi) of a sequence and a group. They come from the n queries that may see
@@ -129,8 +166,8 @@ func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, t
 func (f *backward[T]) keyGrad(seq spec.Sequence, g, lo, hi, n int, query func(i int) int,
 	keysOf func(t int) (lo, hi int), w *cpu.Worker) {
 	keys := hi - lo
-	q, do, s, dp, finiteRows := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w),
-		f.finiteRows.Local(w)
+	q, do, dotsQ, dotsDO := f.tileRowsOf(w)
+	s, dp, finiteRows := f.scores.Local(w), f.dp.Local(w), f.finiteRows.Local(w)
 	dk, dv := f.tileK.Local(w)[:keys*f.keyDim], f.tileV.Local(w)[:keys*f.valueDim]
 	transposedK, transposedV, stats := f.keys.group(seq, g), f.vals.group(seq, g), f.stats.rows(seq, g)
 	clear(dk)
@@ -140,12 +177,11 @@ func (f *backward[T]) keyGrad(seq spec.Sequence, g, lo, hi, n int, query func(i 
 		rows, areFinite := (end-first)*f.h, true
 		for i := first; i < end; i++ {
 			t, at := query(i), (i-first)*f.h
-			gatherRows(f.dims, q[at*f.keyDim:], cpu.Slice[T](f.q.Buf), seq, g, t, t+1, f.keyDim)
-			gatherRows(f.dims, do[at*f.valueDim:], cpu.Slice[T](f.do.Buf), seq, g, t, t+1, f.valueDim)
+			f.gather(q, do, dotsQ, dotsDO, at, seq, g, t, t+1)
 			areFinite = areFinite && f.stats.finite(stats, t*f.h, (t+1)*f.h)
 		}
-		dots(rows, q, transposedK, lo, hi, s, keys)
-		dots(rows, do, transposedV, lo, hi, dp, keys)
+		dots(rows, dotsQ, transposedK, lo, hi, s, keys)
+		dots(rows, dotsDO, transposedV, lo, hi, dp, keys)
 		for r := range rows {
 			t := query(first + r/f.h)
 			from, to := keysOf(t)

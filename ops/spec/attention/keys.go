@@ -49,8 +49,8 @@ type transposedKeys[T cpu.Float] struct {
 	pairs bool
 }
 
-// dots sets s[r*ld + i-lo] = q[r]·x[i] for rows r of q [rows,c] and keys i in [lo,hi) of x. q and x are both of pairs or
-// both not.
+// dots sets s[r*ld + i-lo] = q[r]·x[i] for rows r of q [rows,c] and keys i in [lo,hi) of x. q and x are both of pairs
+// or both not.
 func dots[T cpu.Float](rows int, q []T, x transposedKeys[T], lo, hi int, s []T, ld int) {
 	for at := lo; at < hi; {
 		col := at % keyTile

@@ -7,8 +7,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// In bf16 the products of the forward ops take pairs of bf16: queries and keys as they are stored, probabilities rounded
-// to bf16, and values. Scores, softmax and o are float32.
+// In bf16 the products of the forward ops take pairs of bf16: queries and keys as they are stored, probabilities
+// rounded to bf16, and values. Scores, softmax and o are float32. So do the first two products of the gradients, q·k
+// and do·v; the other three are float32.
 
 // takesBF16 reports whether the forward ops have kernels for operands of these types.
 func takesBF16(in, out []spec.Arg) bool {
@@ -60,8 +61,8 @@ func addPairs(m, n, c int, w []float32, rs int, pairs, dst []float32) {
 	cpu.TileAddPairs(m, c, cpu.CeilDiv(n, 2), w, rs, 1, pairs, c, dst, c)
 }
 
-// addPairs is addTo for rows in bf16, with cs = 1. It takes the rows from pairs, which end with row end-1: that is row n
-// if n is odd and there is one. Rows of x that are not finite come alone, as in addTo.
+// addPairs is addTo for rows in bf16, with cs = 1. It takes the rows from pairs, which end with row end-1: that is row
+// n if n is odd and there is one. Rows of x that are not finite come alone, as in addTo.
 func (x weightedRows[T]) addPairs(dst []T, pairs []float32, end int, areFinite bool, scratch []float32) {
 	if !areFinite {
 		copy(scratch, pairs[:cpu.CeilDiv(end, 2)*x.c])

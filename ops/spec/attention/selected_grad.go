@@ -84,8 +84,8 @@ func (f *selectedBackward[T]) queries(seq spec.Sequence, g, first, end int, w *c
 	keys, vals, k := f.keys.group(seq, g), f.vals.group(seq, g), cpu.Slice[T](f.k.Buf)
 	stats := f.stats.rows(seq, g)
 	for t := first; t < end; t++ {
-		q := cpu.Slice[T](f.q.Buf)[f.queryAt(seq, g, t, f.keyDim):]
-		do := cpu.Slice[T](f.do.Buf)[f.queryAt(seq, g, t, f.valueDim):]
+		q := cpu.Slice[T](f.storedQ.Buf)[f.queryAt(seq, g, t, keys.c):]
+		do := cpu.Slice[T](f.storedDO.Buf)[f.queryAt(seq, g, t, vals.c):]
 		dq := cpu.Slice[T](f.gradQ.Buf)[f.queryAt(seq, g, t, f.keyDim):][:f.h*f.keyDim]
 		clear(dq)
 		n := 0

@@ -160,20 +160,20 @@ func (f *spanBackward[T]) sumOfParts(x spec.Arg, parts *cpu.Buf, seq spec.Sequen
 // [t,Dv], unless dk is nil.
 func (f *spanBackward[T]) rowGrad(seq spec.Sequence, g, t0, t1 int, dk, dv []T, w *cpu.Worker) {
 	rows := (t1 - t0) * f.h
-	q, do, dq := f.rowsQ.Local(w), f.rowsDO.Local(w), f.rowsDQ.Local(w)[:rows*f.keyDim]
+	q, do, dotsQ, dotsDO := f.tileRowsOf(w)
+	dq := f.rowsDQ.Local(w)[:rows*f.keyDim]
 	s, dp, finiteRows, scale := f.scores.Local(w), f.dp.Local(w), f.finiteRows.Local(w), SoftmaxScale[T](f.keyDim)
 	keys, vals, k := f.keys.group(seq, g), f.vals.group(seq, g), cpu.Slice[T](f.k.Buf)
 	stats := f.stats.rows(seq, g)
 	rowsFinite := f.stats.finite(stats, t0*f.h, t1*f.h)
 
-	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.keyDim)
-	gatherRows(f.dims, do, cpu.Slice[T](f.do.Buf), seq, g, t0, t1, f.valueDim)
+	f.gather(q, do, dotsQ, dotsDO, 0, seq, g, t0, t1)
 	clear(dq)
 	first, end := f.span.keysOfTile(seq, t0, t1, f.tileQueries)
 	for from, to := first, chunkEnd(first, end); from < end; from, to = to, chunkEnd(to, end) {
 		ld := cpu.PaddedRow(to - from)
-		dots(rows, q, keys, from, to, s, ld)
-		dots(rows, do, vals, from, to, dp, ld)
+		dots(rows, dotsQ, keys, from, to, s, ld)
+		dots(rows, dotsDO, vals, from, to, dp, ld)
 		for r := range rows {
 			lo, hi := f.span.keys(seq.Start + t0 + r/f.h)
 			lo, hi = overlap(lo, hi, from, to)

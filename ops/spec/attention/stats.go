@@ -78,7 +78,7 @@ func (s OnlineSoftmax[T]) scan(a dims, m mask, q []T, keys transposedKeys[T], se
 	s.Start()
 	for lo, hi := m.nextRun(seq, g, t, 0); lo < hi; lo, hi = m.nextRun(seq, g, t, hi) {
 		for from, to := lo, chunkEnd(lo, hi); from < hi; from, to = to, chunkEnd(to, hi) {
-			dots(a.h, q[a.queryAt(seq, g, t, a.keyDim):], keys, from, to, scores, chunkKeys)
+			dots(a.h, q[a.queryAt(seq, g, t, keys.c):], keys, from, to, scores, chunkKeys)
 			for j := range a.h {
 				s.Add(j, scores[j*chunkKeys:][:to-from], 0, to-from, nil)
 			}
