@@ -44,3 +44,31 @@ func TestChooseLevel(t *testing.T) {
 	require.Equal(t, levelInUse.String(), Level())
 	require.Contains(t, processorLevels(), levelInUse)
 }
+
+// TestBF16LevelKeepsFloat32: float32 has the same bits with and without AVX512_BF16.
+func TestBF16LevelKeepsFloat32(t *testing.T) {
+	const m, n, k = 37, 83, 129
+	want := map[int][]float32{}
+	for l := range levels {
+		if l != levelAVX512 && l != levelBF16 {
+			continue
+		}
+		a, b := random[float32](m*k), random[float32](k*n)
+		c, d, e := make([]float32, m*n), make([]float32, m*n), random[float32](n)
+		for i, dots := range []bool{false, true} {
+			var kern Kernel
+			Products[float32](&kern, Product{M: m, N: n, TransB: true, Dots: dots, C: NewBuf([][]float32{c, d}[i]),
+				Terms: []Term{{K: k, A: NewBuf(a), B: NewBuf(b)}}})
+			require.NoError(t, NewTeam(1).Run(&kern, NewBuf(AlignedBytes(kern.WorkBytes(1)))))
+		}
+		Scale(e, 1.5)
+		Axpy(0.5, b[:n], e)
+		got := [][]float32{c, d, e, {Dot(a, a), float32(SumSquares(b)), Max(a)}}
+		for i, x := range got {
+			if want[i] == nil {
+				want[i] = x
+			}
+			require.Equal(t, want[i], x, "%v, result %d", l, i)
+		}
+	}
+}
