@@ -64,7 +64,7 @@ func TestQueriesOfPart(t *testing.T) {
 	if graph.NewCPU(1).Device().Half {
 		types = append(types, ops.BFloat16)
 	}
-	for i := range testutil.Tries(t, 60, 500) {
+	for i := range testutil.Tries(t, 30, 500) {
 		stride := 1 + r.IntN(4)
 		p := ops.Params{Stride: stride, BlockLen: stride * (1 + r.IntN(3)), TopN: 3 + r.IntN(3), Window: 1 + r.IntN(60)}
 		p.SelectBlock = p.BlockLen * (1 + r.IntN(2))
