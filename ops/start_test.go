@@ -21,7 +21,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
-// run is the queries start[b], start[b]+1, ..., n of them, of each row of a batch.
+// queryRun is the queries start[b], start[b]+1, ..., n of them, of each row b of a batch.
 type queryRun struct {
 	start []int32
 	n     int
