@@ -55,6 +55,13 @@ func (x Sequences) MaxTokens() int {
 	return max(x.RowTokens, x.BlockLen+x.RowKeys*x.Stride-1)
 }
 
+// BindCheckStart makes the kernel check first where the queries start, if they may start anywhere.
+func (x Sequences) BindCheckStart(k *cpu.Kernel) {
+	if x.starts != nil {
+		k.Check = x.CheckStart
+	}
+}
+
 // CheckStart returns an error if the queries of a row do not lie in the sequence of its keys.
 func (x Sequences) CheckStart() (err error) {
 	defer AsValueError(&err)

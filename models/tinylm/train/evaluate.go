@@ -72,7 +72,7 @@ func (r *runner) evaluate(ctx context.Context) error {
 	return nil
 }
 
-// heldOut returns the held-out loss over roughly the given number of tokens, in nats per token. The ranks of among share
+// heldOut returns the held-out loss over roughly the given number of tokens, in nats per token. The given ranks share
 // the batches.
 func (r *runner) heldOut(ctx context.Context, among *ranks, tokens int) (float64, error) {
 	batches, err := r.corpus.HeldOut(r.shape, tokens)

@@ -106,7 +106,8 @@ func (r *runner) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// openCheckpoint returns the checkpoint to continue from, nil for none: rank 0 looks for it, the others read the same one.
+// openCheckpoint returns the checkpoint to continue from, nil for none: rank 0 looks for it, the others read the same
+// one.
 func (r *runner) openCheckpoint(ctx context.Context) (from *checkpoint, err error) {
 	err = r.lead(ctx, "opening the run to resume", func(context.Context) (err error) {
 		from, err = r.openResumed()

@@ -49,12 +49,11 @@ func Launch(ctx context.Context, o *Options) (launched bool, err error) {
 // devices returns the names of the devices that -device names, one for each rank.
 func devices(name string) ([]string, error) {
 	kind, which, _ := strings.Cut(name, ":")
-	count := 0
 	var list []string
 	switch {
 	case kind == "cuda" && which == "all":
-		var err error
-		if count, err = cuda.Count(); err != nil {
+		count, err := cuda.Count()
+		if err != nil {
 			return nil, err
 		}
 		for i := range count {
@@ -93,7 +92,7 @@ func deviceOf(name string, localRank int) (string, error) {
 		return fmt.Sprint("cuda:", localRank), nil
 	case "auto":
 		if n, err := cuda.Count(); err != nil || n == 0 {
-			return "cpu", nil
+			return name, nil // the processor; cuda.Select logs why
 		}
 		return fmt.Sprint("cuda:", localRank), nil
 	}
@@ -238,13 +237,18 @@ func (r *ranks) together(ctx context.Context, what string, f func(context.Contex
 		if slices.ContainsFunc(all, func(s state) bool { return !s.Ended }) {
 			continue
 		}
-		for rank, s := range all {
-			if s.Err != "" && own == nil {
-				own = fmt.Errorf("rank %d: %s", rank, s.Err)
-			}
-		}
-		return own
+		return errorOf(own, all, func(s state) string { return s.Err })
 	}
+}
+
+// errorOf returns the error of this rank, or else the first one of what all ranks have sent; text returns its text.
+func errorOf[T any](own error, all []T, text func(T) string) error {
+	for rank, theirs := range all {
+		if t := text(theirs); t != "" && own == nil {
+			own = fmt.Errorf("rank %d: %s", rank, t)
+		}
+	}
+	return own
 }
 
 // lead is together for work of rank 0 alone.

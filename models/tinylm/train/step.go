@@ -92,15 +92,10 @@ func (r *runner) readBatches(ctx context.Context, s *pendingStep) (after corpus.
 	if failed != nil {
 		return after, failed
 	}
-	for rank, text := range all {
-		if text != "" && err == nil {
-			err = fmt.Errorf("rank %d: %s", rank, text)
-		}
+	if err = errorOf(err, all, func(text string) string { return text }); err != nil {
+		err = &dataError{err}
 	}
-	if err != nil {
-		return after, &dataError{err}
-	}
-	return after, nil
+	return after, err
 }
 
 // stepTokens returns the number of tokens of a step.

@@ -44,12 +44,10 @@ func splitDims(in []spec.Arg, n int, c spec.CompressionBlocks) ([]spec.Arg, dims
 	return in, a
 }
 
-// bindChecked is splitDims. The kernel first checks where the queries start, and what check does.
+// bindChecked is splitDims. The kernel first checks where the queries start.
 func bindChecked(k *cpu.Kernel, in []spec.Arg, n int, c spec.CompressionBlocks) ([]spec.Arg, dims) {
 	in, a := splitDims(in, n, c)
-	if a.HasStart() {
-		k.Check = a.CheckStart
-	}
+	a.BindCheckStart(k)
 	return in, a
 }
 

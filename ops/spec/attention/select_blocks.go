@@ -10,7 +10,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// SelectBlocks is the Spec of SelectBlocks: q, kc, lse and optionally a table of documents or a start of the queries -> idx.
+// SelectBlocks is the Spec of SelectBlocks: q, kc, lse and optionally a table of documents or a start of the queries ->
+// idx.
 type SelectBlocks struct {
 	Params spec.Params
 }
@@ -74,9 +75,7 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p spec.Params, in, out []spec.Arg) {
 	a := dimsOf(in[0].Shape, in[1].Shape, in[1].Shape)
 	a.Sequences = spec.SequencesOf(table, a.RowTokens, a.RowKeys, spec.CompressionBlocks{BlockLen: p.BlockLen,
 		Stride: p.Stride})
-	if a.HasStart() {
-		k.Check = a.CheckStart
-	}
+	a.BindCheckStart(k)
 	lastBlock := (a.MaxTokens() - 1) / p.SelectBlock
 	keys := bindTranspose[T](k, a, in[1])
 	f := &selector[T]{

@@ -11,7 +11,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// Selected is the Spec of SelectedAttention: q, k, v, idx and optionally a table of documents or a start of the queries -> o, lse.
+// Selected is the Spec of SelectedAttention: q, k, v, idx and optionally a table of documents or a start of the queries
+// -> o, lse.
 type Selected struct {
 	SelectBlock int // l': tokens in a selection block
 }

@@ -65,10 +65,9 @@ func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPE, x spec.Arg, table []spec.Arg,
 	b, s, h, d := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
 	tokenRotations := op.Rotations(RotationBlock, 0, 1, d)
 	seqs, scratch := spec.SequencesOf(table, s, maxStart, op.Blocks()), cpu.Scratch[T](k, d)
+	seqs.BindCheckStart(k)
 	var blockRotations []float64
-	if seqs.HasStart() {
-		k.Check = seqs.CheckStart
-	} else {
+	if !seqs.HasStart() {
 		blockRotations = op.Rotations(cpu.CeilDiv(s, RotationBlock), op.Start, RotationBlock, d)
 	}
 	tokens := spec.RowsPerPiece(h * d)
