@@ -203,7 +203,7 @@ func TestRankFaults(t *testing.T) {
 	t.Parallel()
 	quick := []string{"NSA_DDP_TIMEOUT=2s", "NSA_DDP_FIRST_TIMEOUT=3s"}
 	if os.Getenv("NSA_TEST_RANKS") != "" {
-		quick = []string{"NSA_DDP_TIMEOUT=5s", "NSA_DDP_FIRST_TIMEOUT=20s"} // NCCL connects
+		quick = []string{"NSA_DDP_TIMEOUT=5s", "NSA_DDP_FIRST_TIMEOUT=10s"} // NCCL connects
 	}
 	args := tinyArgs(t, "-steps", "500", "-accumulate", "2", "-save-minutes", "1e-6", "-eval-every", "1000", "-device",
 		rankDevice(2))
