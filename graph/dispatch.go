@@ -61,8 +61,14 @@ func (p *plan) implement(s *step) error {
 	} else {
 		p.workspace = max(p.workspace, kernel.WorkBytes())
 	}
-	if c, ok := s.spec.(spec.Checked); ok && !p.device.Host && !s.recomputed {
+	if p.device.Host || s.recomputed {
+		return nil
+	}
+	if c, ok := s.spec.(spec.Checked); ok {
 		s.in[c.CheckedInput()].addCheck(valueCheck{c, call.In, s.node})
+	}
+	if c, ok := spec.StartOf(s.spec, call.In); ok {
+		s.in[c.Input].addCheck(valueCheck{c, call.In, s.node})
 	}
 	return nil
 }

@@ -49,7 +49,10 @@ type rotations struct {
 // add adds s as the RoPE of layer i, if it is a RoPE like those before.
 func (t *rotations) add(i int, s *step) bool {
 	op, ok := s.spec.(pointwise.RoPE)
-	if !ok || !sameType(s.in[0], s.out[0]) || spec.HasStart(op, typesOf(s.in)) {
+	if !ok || !sameType(s.in[0], s.out[0]) {
+		return false
+	}
+	if _, start := spec.StartOf(op, typesOf(s.in)); start {
 		return false
 	}
 	shape := s.in[0].arg.Shape

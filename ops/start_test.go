@@ -21,41 +21,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
-// queryRun is the queries start[b], start[b]+1, ..., n of them, of each row b of a batch.
-type queryRun struct {
-	start []int32
-	n     int
-}
-
-func (r queryRun) input() array {
-	return array{Name: "start", Shape: []int{len(r.start)}, Ints: r.start}
-}
-
-// of returns the rows of a that belong to the queries. Its axis of tokens is the given one.
-func (r queryRun) of(a array, axis int) array {
-	part := array{Name: a.Name, Shape: slices.Clone(a.Shape)}
-	part.Shape[axis] = r.n
-	outer, width, tokens := 1, 1, a.Shape[axis]
-	for i, n := range a.Shape[1:] {
-		if i+1 < axis {
-			outer *= n
-		} else if i+1 > axis {
-			width *= n
-		}
-	}
-	for b, start := range r.start {
-		for i := range outer {
-			from := ((b*outer+i)*tokens + int(start)) * width
-			if a.Ints != nil {
-				part.Ints = append(part.Ints, a.Ints[from:from+r.n*width]...)
-			} else {
-				part.Floats = append(part.Floats, a.Floats[from:from+r.n*width]...)
-			}
-		}
-	}
-	return part
-}
-
 // TestQueriesOfPart: with WithStart each op gives the rows that it gives for all queries, of any run of them, in the same
 // bits. The gradients of the keys and values of all runs of a sequence add up to those of the whole.
 func TestQueriesOfPart(t *testing.T) {
@@ -82,24 +47,24 @@ func TestQueriesOfPart(t *testing.T) {
 
 		for _, op := range []attention.Forward{attention.SlidingWindow{Window: p.Window},
 			attention.Compressed{BlockLen: p.BlockLen, Stride: p.Stride}, attention.Selected{SelectBlock: p.SelectBlock}} {
-			in, cutIn := []array{q, k, v}, func(run queryRun) []array { return []array{run.of(q, 1), k, v} }
+			in, cutIn := []array{q, k, v}, func(run opcases.Queries) []array { return []array{run.Of(q, 1), k, v} }
 			switch op.(type) {
 			case attention.Compressed:
-				in, cutIn = []array{q, kc, vc}, func(run queryRun) []array { return []array{run.of(q, 1), kc, vc} }
+				in, cutIn = []array{q, kc, vc}, func(run opcases.Queries) []array { return []array{run.Of(q, 1), kc, vc} }
 			case attention.Selected:
 				in = append(in, idx)
-				cutIn = func(run queryRun) []array { return []array{run.of(q, 1), k, v, run.of(idx, 1)} }
+				cutIn = func(run opcases.Queries) []array { return []array{run.Of(q, 1), k, v, run.Of(idx, 1)} }
 			}
 			o := runSpec(t, op, dt, in...)
 			grads := runSpec(t, gradOf(op), dt, append(slices.Clone(in), o[0], o[1], do)...)
 			sums := [2][]float64{make([]float64, len(grads[1].Floats)), make([]float64, len(grads[2].Floats))}
 			for _, run := range runs {
-				part := append(cutIn(run), run.input())
+				part := append(cutIn(run), run.Input())
 				got := runSpec(t, op, dt, part...)
-				require.Equal(t, run.of(o[0], 1).Floats, got[0].Floats, "%s: %s, o of %v", name, op.Name(), run)
-				require.Equal(t, run.of(o[1], 2).Floats, got[1].Floats, "%s: %s, lse of %v", name, op.Name(), run)
-				gots := runSpec(t, gradOf(op), dt, append(part, run.of(o[0], 1), run.of(o[1], 2), run.of(do, 1))...)
-				requireNear(t, dt, run.of(grads[0], 1).Floats, gots[0].Floats, "%s: %s, dq of %v", name, op.Name(), run)
+				require.Equal(t, run.Of(o[0], 1).Floats, got[0].Floats, "%s: %s, o of %v", name, op.Name(), run)
+				require.Equal(t, run.Of(o[1], 2).Floats, got[1].Floats, "%s: %s, lse of %v", name, op.Name(), run)
+				gots := runSpec(t, gradOf(op), dt, append(part, run.Of(o[0], 1), run.Of(o[1], 2), run.Of(do, 1))...)
+				requireNear(t, dt, run.Of(grads[0], 1).Floats, gots[0].Floats, "%s: %s, dq of %v", name, op.Name(), run)
 				for i := range sums {
 					for j, x := range gots[1+i].Floats {
 						sums[i][j] += x
@@ -113,15 +78,15 @@ func TestQueriesOfPart(t *testing.T) {
 		rope := pointwise.RoPE{Base: 10000}
 		rotated := runSpec(t, rope, dt, q)[0]
 		for _, run := range runs {
-			got := runSpec(t, attention.SelectBlocks{Params: p}, dt, run.of(q, 1), kc, run.of(lse, 2), run.input())[0]
-			require.Equal(t, run.of(idx, 1).Ints, got.Ints, "%s: blocks of %v", name, run)
-			require.Equal(t, run.of(rotated, 1).Floats, runSpec(t, rope, dt, run.of(q, 1), run.input())[0].Floats, name)
+			got := runSpec(t, attention.SelectBlocks{Params: p}, dt, run.Of(q, 1), kc, run.Of(lse, 2), run.Input())[0]
+			require.Equal(t, run.Of(idx, 1).Ints, got.Ints, "%s: blocks of %v", name, run)
+			require.Equal(t, run.Of(rotated, 1).Floats, runSpec(t, rope, dt, run.Of(q, 1), run.Input())[0].Floats, name)
 		}
 	}
 }
 
 // cutQueries cuts the tokens of each row into runs of the same lengths, at places of their own.
-func cutQueries(r *rand.Rand, batch, tokens int) (runs []queryRun) {
+func cutQueries(r *rand.Rand, batch, tokens int) (runs []opcases.Queries) {
 	var lengths []int
 	for left := tokens; left > 0; left -= lengths[len(lengths)-1] {
 		lengths = append(lengths, 1+r.IntN(left))
@@ -135,7 +100,7 @@ func cutQueries(r *rand.Rand, batch, tokens int) (runs []queryRun) {
 		}
 	}
 	for i, n := range lengths {
-		runs = append(runs, queryRun{starts[i], n})
+		runs = append(runs, opcases.Queries{Start: starts[i], N: n})
 	}
 	return runs
 }
@@ -184,10 +149,10 @@ func TestStartRefuses(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	for _, bad := range []int32{-1, 6} { // 3 queries, 8 keys
-		run := queryRun{[]int32{5, bad}, 3}
+		run := opcases.Queries{Start: []int32{5, bad}, N: 3}
 		keys := opcases.Normal("k", 1, 2, 8, 1, 4)
 		for _, op := range []spec.Spec{attention.SlidingWindow{Window: 2}, attention.Compressed{BlockLen: 1, Stride: 1}} {
-			x := bindSpec(t, op, tensor.Float32, 1, opcases.Normal("q", 1, 2, 3, 2, 4), keys, keys, run.input())
+			x := bindSpec(t, op, tensor.Float32, 1, opcases.Normal("q", 1, 2, 3, 2, 4), keys, keys, run.Input())
 			err := cpu.NewTeam(1).Run(&x.kernel, x.mem)
 			require.ErrorContains(t, err, fmt.Sprintf("start of row 1 is %d, want 0 to 5", bad))
 			require.ErrorAs(t, err, new(*spec.ValueError))

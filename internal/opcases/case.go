@@ -57,6 +57,8 @@ type Case struct {
 	Selection *ops.Params
 	// Documents are packed into the rows of the inputs; nil if each row is one document.
 	Documents *ref.Documents
+	// Queries are those of a case of SelectBlocks with a start; nil for all.
+	Queries *Queries
 }
 
 // Cost is how long a case takes on a CPU.
@@ -160,6 +162,9 @@ func All(costs ...Cost) (list []Case) {
 // CheckSelection applies the function CheckSelection to each document of the case, or to the whole batch without
 // documents.
 func (c Case) CheckSelection(q, kc *ref.Tensor, idx []int32, tolerance float64) (others int, err error) {
+	if c.Queries != nil {
+		return c.Queries.checkSelection(*c.Selection, q, kc, idx, tolerance)
+	}
 	if c.Documents == nil {
 		return CheckSelection(*c.Selection, q, kc, idx, tolerance)
 	}

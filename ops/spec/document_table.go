@@ -141,7 +141,20 @@ func WithStart(start *gorgonia.Node) Option { return func(o *options) { o.start 
 // Startable is a Packable Spec that takes a start of the queries in place of a table of documents.
 type Startable interface {
 	Packable
-	TakesStart()
+	// MaxTokens returns the most tokens that the sequences of the keys may have.
+	MaxTokens(in []Operand) int
+}
+
+// StartCheck is the check of the start that a Startable Spec takes as this input.
+type StartCheck struct {
+	Startable
+	Input int
+}
+
+func (c StartCheck) CheckedInput() int { return c.Input }
+
+func (c StartCheck) Check(in []Operand, b *cpu.Buf) error {
+	return checkStart(b, in[0].Shape[1], c.MaxTokens(in))
 }
 
 // Packable is a Spec that takes a table of documents.
@@ -202,10 +215,13 @@ func HasDocuments(in []Operand) bool {
 	return slices.ContainsFunc(in, func(o Operand) bool { return o.IsTable() && !o.isStart() })
 }
 
-// HasStart reports whether the inputs of an op include the start of its queries.
-func HasStart(s Spec, in []Operand) bool {
-	_, takes := s.(Startable)
-	return takes && slices.ContainsFunc(in, Operand.isStart)
+// StartOf returns the check of the start of the queries, if the inputs of an op include one.
+func StartOf(s Spec, in []Operand) (c StartCheck, ok bool) {
+	if c.Startable, ok = s.(Startable); !ok {
+		return c, false
+	}
+	c.Input = slices.IndexFunc(in, Operand.isStart)
+	return c, c.Input >= 0
 }
 
 // IsTable reports whether o is a table of documents or a start of queries: no op that takes one has another int32 input

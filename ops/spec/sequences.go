@@ -46,13 +46,18 @@ func (x Sequences) HasStart() bool { return x.starts != nil }
 
 // MaxTokens returns the largest number of tokens that a row's keys allow.
 func (x Sequences) MaxTokens() int {
-	switch {
-	case x.starts == nil:
+	if x.starts == nil {
 		return x.RowTokens
-	case x.BlockLen == 0:
-		return x.RowKeys
 	}
-	return max(x.RowTokens, x.BlockLen+x.RowKeys*x.Stride-1)
+	return x.CompressionBlocks.MaxTokens(x.RowTokens, x.RowKeys)
+}
+
+// MaxTokens returns the most tokens of a sequence with t keys, s of which are queries: t if keys are tokens.
+func (c CompressionBlocks) MaxTokens(s, t int) int {
+	if c.BlockLen == 0 {
+		return t
+	}
+	return max(s, c.BlockLen+t*c.Stride-1)
 }
 
 // BindCheckStart makes the kernel check first where the queries start, if they may start anywhere.
@@ -63,15 +68,19 @@ func (x Sequences) BindCheckStart(k *cpu.Kernel) {
 }
 
 // CheckStart returns an error if the queries of a row do not lie in the sequence of its keys.
-func (x Sequences) CheckStart() (err error) {
-	defer AsValueError(&err)
+func (x Sequences) CheckStart() error {
 	if x.starts == nil {
 		return nil
 	}
-	for b, start := range cpu.Slice[int32](x.starts) {
-		if most := x.MaxTokens() - x.RowTokens; start < 0 || int(start) > most {
-			return fmt.Errorf("start of row %d is %d, want 0 to %d: %d queries, and keys of %d tokens", b, start, most,
-				x.RowTokens, x.MaxTokens())
+	return checkStart(x.starts, x.RowTokens, x.MaxTokens())
+}
+
+// checkStart returns an error unless s queries from each start on lie in a sequence of that many tokens.
+func checkStart(starts *cpu.Buf, s, tokens int) (err error) {
+	defer AsValueError(&err)
+	for b, start := range cpu.Slice[int32](starts) {
+		if most := tokens - s; start < 0 || int(start) > most {
+			return fmt.Errorf("start of row %d is %d, want 0 to %d: %d queries, and keys of %d tokens", b, start, most, s, tokens)
 		}
 	}
 	return nil

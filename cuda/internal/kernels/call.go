@@ -70,8 +70,10 @@ type Call struct {
 	// Documents is the table int32 [B,S,4] of the documents that are packed into the rows, made by spec.DocumentTable.
 	// It is null without documents. The kernels read it at each launch, so documents may change without a new plan.
 	Documents Ref
-	Library   Library // computes products; nil for our own kernels
-	Policy    graph.Policy
+	// Starts is the first query of each row, int32 [B], in the numbers of the keys' tokens. It is null without a start.
+	Starts  Ref
+	Library Library // computes products; nil for our own kernels
+	Policy  graph.Policy
 }
 
 // newCall returns the operands of a call with their Refs. It refuses more operands than a Ref can number.
@@ -100,12 +102,17 @@ func (e *Entry) call(s graph.Call, gpu GPU, library Library) (*Call, error) {
 		return nil, err
 	}
 	c, err := newCall(gpu, library, s)
+	c.Type = typ
 	if err == nil && e.Types.takesDocuments(s) {
+		if start, ok := spec.StartOf(s.Spec, s.In); ok {
+			c.Starts = c.In[start.Input].Ref
+			c.In = slices.Delete(c.In, start.Input, start.Input+1)
+			return c, nil
+		}
 		i := slices.IndexFunc(c.In, func(o Operand) bool { return spec.HasDocuments([]spec.Operand{o.Operand}) })
 		c.Documents = c.In[i].Ref
 		c.In = slices.Delete(c.In, i, i+1)
 	}
-	c.Type = typ
 	return c, err
 }
 

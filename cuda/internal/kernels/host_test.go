@@ -426,3 +426,11 @@ func TestDecodeByAllClustersOnHost(t *testing.T) {
 			elemTypes[1+i%2], testutil.Tries(t, 3, 8))
 	}
 }
+
+// TestStartsOnHost: queries that start at any token, in general kernels and on tensor cores.
+func TestStartsOnHost(t *testing.T) {
+	h := sparsely(hostDevice(t))
+	startCases(t, h, testutil.Tries(t, 3, 4), elemTypes, 0, 2)
+	startCases(t, mmaHost{h}, testutil.Tries(t, 6, 60), elemTypes[1:3], 0)
+	startCases(t, preferredHost{h}, testutil.Tries(t, 1, 10), elemTypes[1:3], 3)
+}

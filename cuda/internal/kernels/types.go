@@ -36,7 +36,7 @@ const (
 	isFloat32    rule = "float32"
 	isWeightGrad rule = "weight gradient"
 	isInt32      rule = "int32"
-	isDocuments  rule = "table or none"
+	isDocuments  rule = "table, start or none"
 	isAny        rule = "any"
 )
 
@@ -65,7 +65,8 @@ func WeightGrad(names ...string) Operands { return named(isWeightGrad, names) }
 // Int32 names operands of int32.
 func Int32(names ...string) Operands { return named(isInt32, names) }
 
-// Documents is a table of packed documents or no operand. The table is Call.Documents and not in Call.In.
+// Documents is a table of packed documents or no operand; for a spec.Startable it may also be the start of the queries.
+// The table is Call.Documents and the start Call.Starts, neither is in Call.In.
 func Documents() Operands { return named(isDocuments, []string{"documents"}) }
 
 // Any names operands of any type.
@@ -93,7 +94,7 @@ func In(lists ...Operands) Types { return Types{in: slices.Concat(lists...)} }
 // Out returns t with outputs.
 func (t Types) Out(lists ...Operands) Types { return Types{t.in, slices.Concat(lists...)} }
 
-// String lists the operands with their types, such as "q k v float, documents table or none -> o float, lse float32".
+// String lists the operands with their types, such as "q k v float, documents table, start or none -> o float, lse float32".
 func (t Types) String() string { return t.in.String() + " -> " + t.out.String() }
 
 func (o Operands) String() string {
@@ -115,10 +116,11 @@ func (o Operands) String() string {
 	return b.String()
 }
 
-// takesDocuments reports whether the entry takes a table of documents and the call has one.
+// takesDocuments reports whether the entry takes a table of documents or a start, and the call has one.
 func (t Types) takesDocuments(s graph.Call) bool {
 	takes := slices.ContainsFunc(t.in, func(o operandRule) bool { return o.rule == isDocuments })
-	return takes && spec.HasDocuments(s.In)
+	_, start := spec.StartOf(s.Spec, s.In)
+	return takes && (start || spec.HasDocuments(s.In))
 }
 
 // rulesOf returns the rule of each operand of a call. ok is false if the call has other numbers of operands.
@@ -166,9 +168,6 @@ const maxElements = 1 << 56
 func (t Types) check(s graph.Call) (Type, error) {
 	if s.Spec != nil && spec.HasDocuments(s.In) && !t.takesDocuments(s) {
 		return 0, graph.Refuse(graph.ReasonDocuments, "no kernel for packed documents")
-	}
-	if s.Spec != nil && spec.HasStart(s.Spec, s.In) {
-		return 0, graph.Refuse(graph.ReasonMissing, "no kernel for queries that start at another token (WithStart)")
 	}
 	in, out, ok := t.rulesOf(s)
 	if !ok && len(s.In) > 0 && s.In[0].Dtype == tensor.Float64 {

@@ -35,6 +35,11 @@ func dimsOf(q, k, v tensor.Shape) dims {
 		Sequences:   spec.SequencesOf(nil, q[1], k[1], spec.CompressionBlocks{})}
 }
 
+// maxTokens returns the most tokens of the sequences of q [B,S,Hq,D] and k [B,T,Hkv,D], the first two inputs.
+func maxTokens(keys spec.CompressionBlocks, in []spec.Operand) int {
+	return keys.MaxTokens(in[0].Shape[1], in[1].Shape[1])
+}
+
 // splitDims returns the inputs q, k, v, ... and their sizes. It removes input n if that is a table of documents. c are
 // the blocks of the keys.
 func splitDims(in []spec.Arg, n int, c spec.CompressionBlocks) ([]spec.Arg, dims) {

@@ -51,8 +51,8 @@ func (op Grad[F]) withDelta() (spec.Spec, bool) {
 
 func (op Grad[F]) Name() string { return "gradient of " + op.Forward.Name() }
 
-// TakesStart implements spec.Startable.
-func (Grad[F]) TakesStart() {}
+// MaxTokens implements spec.Startable.
+func (op Grad[F]) MaxTokens(in []spec.Operand) int { return maxTokens(op.Blocks(), in) }
 
 func (op Grad[F]) Blocks() spec.CompressionBlocks { return op.Forward.Blocks() }
 

@@ -20,8 +20,8 @@ type Selected struct {
 func (Selected) Name() string       { return "selected attention" }
 func (Selected) InputNames() string { return "q k v idx documents" }
 
-// TakesStart implements spec.Startable.
-func (Selected) TakesStart() {}
+// MaxTokens implements spec.Startable.
+func (op Selected) MaxTokens(in []spec.Operand) int { return maxTokens(op.Blocks(), in) }
 
 func (Selected) inputCount() int { return 4 }
 

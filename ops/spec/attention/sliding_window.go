@@ -17,8 +17,8 @@ type SlidingWindow struct {
 func (SlidingWindow) Name() string       { return "sliding window" }
 func (SlidingWindow) InputNames() string { return "q k v documents" }
 
-// TakesStart implements spec.Startable.
-func (SlidingWindow) TakesStart() {}
+// MaxTokens implements spec.Startable.
+func (op SlidingWindow) MaxTokens(in []spec.Operand) int { return maxTokens(op.Blocks(), in) }
 
 func (SlidingWindow) inputCount() int { return 3 }
 

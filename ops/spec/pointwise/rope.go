@@ -25,8 +25,8 @@ const maxStart = math.MaxInt32
 
 func (RoPE) InputNames() string { return "x documents" }
 
-// TakesStart implements spec.Startable.
-func (RoPE) TakesStart() {}
+// MaxTokens implements spec.Startable.
+func (RoPE) MaxTokens([]spec.Operand) int { return maxStart }
 
 func (op RoPE) Name() string {
 	if op.Inverse {

@@ -54,8 +54,8 @@ __device__ inline void set_row(const PairParams& a, const RowTile& tile, int r, 
   if (!tile.has(r)) return;
   const Pairs& x = a.pairs;
   const AttentionParams& p = a.p;
-  const int heads = p.n.h, t = (tile.first + r) / heads, head = (tile.first + r) % heads, q = t % x.queries;
-  const int unit = (tile.b * p.n.groups + tile.g) * x.units + t / x.queries;
+  const int heads = p.n.h, t = (tile.first + r) / heads, head = (tile.first + r) % heads;
+  const int number = t - p.n.start(tile.b), q = number % x.queries, unit = (tile.b * p.n.groups + tile.g) * x.units + number / x.queries;
   const Forced forced(p.blocks, p.idx + p.blocks.list(p.n, tile.b, tile.g, t), x.lengths[(long long)unit * x.queries + q], t);
   keys = forced.near;
   pairs.first = forced.first, pairs.count = (forced.end - forced.from) * x.parts;

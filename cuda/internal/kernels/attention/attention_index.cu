@@ -101,11 +101,11 @@ extern "C" __global__ void __launch_bounds__(nsa::kThreads) nsa_index_count_i32(
   for (int j = threadIdx.x; j < names; j += kThreads) count[j] = 0;
   __syncthreads();
   const long long length = p.index.segment(p.n.queries), first = segment * length;
-  const int queries = (int)max(0ll, min(length, p.n.queries - first));
+  const int queries = (int)max(0ll, min(length, p.n.queries - first)), from = p.n.start(b) + (int)first;
   each_entry(
-      p, mask, b, g, (int)first, queries, warp(), kWarps,
+      p, mask, b, g, from, queries, warp(), kWarps,
       [&](int q, int i, int j) {
-        const int t = (int)first + q;
+        const int t = from + q;
         const bool same = p.joined_blocks() > 1 && i % 32 > 0 &&
                           p.idx[mask.list(p.n, b, g, t) + i - 1] / p.joined_blocks() == j / p.joined_blocks();
         if (!same) atomicAdd(count + p.name(j / p.joined_blocks(), p.first(b, t)), 1);
@@ -191,9 +191,10 @@ extern "C" __global__ void __launch_bounds__(nsa::kThreads) nsa_index_fill_i32(c
   int *counts = p.counts + number * names, *next = counts_of(warp(), names, counts);  // next: the place of a block's next query in `lists`
   for (int j = lane(); j < names; j += 32) next[j] = inverse.list[j] + counts[j];
   __syncwarp();
-  int* lengths = a.pairs.lengths ? a.pairs.lengths + group * n.queries : nullptr;
-  const long long length = index.segment(n.queries), from = number % index.segments * length;
-  const long long to = min((long long)n.queries, from + length);
+  const int start = n.start(b);
+  int* lengths = a.pairs.lengths ? a.pairs.lengths + group * n.queries - start : nullptr;
+  const long long length = index.segment(n.queries), from = start + number % index.segments * length;
+  const long long to = min((long long)start + n.queries, from + length);
   const auto entry = [&](long long t, int i) { return t < to && i < mask.top_n ? p.idx[mask.list(n, b, g, (int)t) + i] : -1; };
 #pragma unroll 1
   for (long long first = from; first < to; first += kAhead) {

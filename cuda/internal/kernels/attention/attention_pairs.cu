@@ -37,8 +37,9 @@ struct Cut {
 __device__ inline void list_blocks(const WalkParams& a, int number, unsigned* selected_by) {
   const AttentionParams& p = a.p;
   const Walks& x = a.walks;
-  const int group = number / x.tiles, first = number % x.tiles * x.queries, end = min(first + x.queries, p.n.queries);
-  const int b = group / p.n.groups, begin = p.first(b, first), size = p.blocks.size, parts = (size - 1) / x.keys + 1;
+  const int group = number / x.tiles, b = group / p.n.groups, start = p.n.start(b);
+  const int first = start + number % x.tiles * x.queries, end = min(first + x.queries, start + p.n.queries);
+  const int begin = p.first(b, first), size = p.blocks.size, parts = (size - 1) / x.keys + 1;
   const int blocks = (end - 1 - begin) / size + 1 + (p.documents ? end - 1 - first : 0);
   TileBlock* to = x.blocks + (long long)number * x.room;
   int count = 0;
@@ -81,11 +82,11 @@ template <typename T> __device__ inline void add_results(const ListParams& a) {
   const int width = result_width(n.d), cells = width / 8, stride = n.h * width;
   const int blocks = (n.queries * n.h - 1) / (kSumThreads / cells) + 1, number = blockIdx.x / blocks;  // whole rows for a thread block
   const int group = x.first + number, row = blockIdx.x % blocks * (kSumThreads / cells) + threadIdx.x / cells, cell = threadIdx.x % cells;
-  const int q = row / n.h, head = row % n.h;
+  const int b = group / n.groups, g = group % n.groups, start = n.start(b), q = row / n.h, head = row % n.h;  // q counts from the first query
   const bool in = threadIdx.x / cells < kSumThreads / cells && q < n.queries;
   int count = in ? x.lengths[(long long)group * n.queries + q] : 0;
   if (count > 0 && x.parts > 1) {  // the last block of the sequence may have fewer parts; in a list it can only be the last entry
-    const int last = p.idx[p.blocks.list(n, group / n.groups, group % n.groups, q) + count - 1];
+    const int last = p.idx[p.blocks.list(n, b, g, start + q) + count - 1];
     count = (count - 1) * x.parts + (min(p.blocks.size, n.keys - last * p.blocks.size) - 1) / kPairKeys + 1;
   }
   const long long first = ((long long)number * n.queries + q) * p.blocks.top_n * x.parts * n.h + head;
@@ -112,7 +113,7 @@ template <typename T> __device__ inline void add_results(const ListParams& a) {
   // two threads exchange halves, so that each has 8 adjoining columns
   const bool odd = cell % 2;
   const uint32_t lo = __shfl_xor_sync(0xffffffff, odd ? w[0] : w[1], 1), hi = __shfl_xor_sync(0xffffffff, odd ? w[2] : w[3], 1);
-  T* to = static_cast<T*>(p.dq) + n.row(group / n.groups, group % n.groups, row, n.d) + 8 * cell;
+  T* to = static_cast<T*>(p.dq) + n.row(b, g, start * n.h + row, n.d) + 8 * cell;
   if (in && 8 * cell < n.d) *reinterpret_cast<uint4*>(to) = odd ? uint4{lo, hi, w[1], w[3]} : uint4{w[0], w[2], lo, hi};
 }
 

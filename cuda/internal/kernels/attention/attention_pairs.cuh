@@ -190,7 +190,7 @@ struct Unit {
     const Sizes& n = a.p.n;
     const int group = unit / a.pairs.units;
     b = group / n.groups, g = group % n.groups;
-    first = unit % a.pairs.units * a.pairs.queries, queries = min(a.pairs.queries, n.queries - first);
+    first = unit % a.pairs.units * a.pairs.queries, queries = min(a.pairs.queries, n.queries - first), first += n.start(b);
   }
 };
 

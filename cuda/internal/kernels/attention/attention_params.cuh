@@ -66,7 +66,7 @@ struct AttentionParams {
   }
   // A run that contains every query that sees any of the keys [lo,hi) of row b.
   __device__ Run seeing(int b, int lo, int hi) const {
-    if (!documents) return span.queries(lo, hi, n.queries);
+    if (!documents) return span.queries(lo, hi, {n.start(b), n.start(b) + n.queries});
     if (span.l == 1) return {lo, (int)min((long long)hi - 1 + span.w, (long long)document(b, hi - 1).end)};
     const int from = document(b, lo).block;
     if (from < 0) return {0, 0};

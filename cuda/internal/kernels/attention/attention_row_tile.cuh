@@ -14,8 +14,9 @@ struct RowTile {
     opaque(block);  // a second RowTile is computed again: the first one does not stay in registers
     const int group = block / tiles;
     b = group / n.groups, g = group % n.groups;
-    first = (tiles - 1 - block % tiles) * count;
-    end = min(all, first + count);
+    const int begin = n.start(b) * n.h;
+    first = begin + (tiles - 1 - block % tiles) * count;
+    end = min(begin + all, first + count);
   }
   __device__ RowTile(int b, int g, int first, int end) : b(b), g(g), first(first), end(end) {}
   __device__ bool has(int r) const { return first + r < end; }

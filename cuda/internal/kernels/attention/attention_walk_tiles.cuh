@@ -67,7 +67,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int OwnBytes, boo
       const Sizes& n = a.p.n;
       const Walks& x = a.walks;
       const int groups = n.batch * n.groups, group = i % groups, tile = x.tiles - 1 - i / groups;
-      b = group / n.groups, g = group % n.groups, first = tile * x.queries, queries = min(x.queries, n.queries - first);
+      b = group / n.groups, g = group % n.groups, first = tile * x.queries, queries = min(x.queries, n.queries - first), first += n.start(b);
       number = group * x.tiles + tile;
     }
   };

@@ -69,8 +69,9 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
     int b, g, first, end, from, to, steps, first_tile;
     float* sums;
     const int* list;
-    long long stat;  // index of the group's first row in lse
+    long long stat;  // index in lse of the group's row 0
     int part;        // of a selection block
+    int start;       // the first query of the batch row
     int heads, queries, parts;
     float exponent;  // P and dS are multiplied by 2 to this power; see result_exponent
   };
@@ -100,7 +101,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
     if (threadIdx.x == 0) {
       if constexpr (kListed) smem.work = selected_work();
       else smem.work = span_work();
-      smem.work.stat = p.n.stat(smem.work.b, smem.work.g, 0);
+      smem.work.stat = p.n.stat(smem.work.b, smem.work.g, 0), smem.work.start = p.n.start(smem.work.b);
       smem.careful = smem.needs_careful = 0, smem.bad[0] = smem.bad[1] = 0;
       barrier_init(barrier_at(smem.pass), kBlock);
       for (int i = 0; i < Stages; i++) barrier_init(barrier_at(smem.full[i]), 129), barrier_init(barrier_at(smem.empty[i]), 128 * W);
@@ -228,8 +229,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
       const uint32_t q = Q + ring.stage * kStage;
       Rows& rows = smem.rows[ring.stage];
       const auto copy = [&](int r, int query) {
-        copy_boxes<C>(q + r * 128, N, params.q, arrives, heads, query, at.b);
-        copy_boxes<Cv>(q + kRowTile + r * 128, N, params.dout, arrives, heads, query, at.b);
+        copy_boxes<C>(q + r * 128, N, params.q, arrives, heads, query - at.start, at.b);
+        copy_boxes<Cv>(q + kRowTile + r * 128, N, params.dout, arrives, heads, query - at.start, at.b);
       };
       barrier_wait(barrier_at(smem.empty[ring.stage]), ring.parity ^ 1);
       if (thread == 0) {
@@ -253,7 +254,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
         const Run all = !in ? Run{0, 0} : kListed ? Run{0, t + 1} : p.keys(at.b, t), seen{all.lo, min(all.hi, n.keys)};
         int lo = seen.lo;
         if (kJoined) lo = in ? entry >> kJoinedShift & 15 : 0;
-        if (kByPairs) lo = in ? ((t * p.blocks.top_n + (entry & (1 << x.entry_bits) - 1)) * x.parts + at.part) * n.h + head : -1;
+        if (kByPairs) lo = in ? (((t - at.start) * p.blocks.top_n + (entry & (1 << x.entry_bits) - 1)) * x.parts + at.part) * n.h + head : -1;
         reinterpret_cast<int*>(rows.lo)[thread] = lo;
         reinterpret_cast<int*>(rows.hi)[thread] = seen.hi;
         if (thread == 0) rows.some.lo = seen.lo, rows.all.hi = careful ? 0 : seen.hi;

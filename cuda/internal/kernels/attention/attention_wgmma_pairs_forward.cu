@@ -41,8 +41,8 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
     uint32_t parity;
     int from, place, seen;
   };
-  // What the warps that load rows must know about an item. b, head and first are the batch row, the first head and the first query of its
-  // unit. count is its number of queries, -1 for no more items. place and seen are those of its tiles.
+  // What the warps that load rows must know about an item. b, head and first are the batch row, the first head and the place in q of the first
+  // query of its unit. count is its number of queries, -1 for no more items. place and seen are those of its tiles.
   struct Item { int count, b, head, first, place, seen; };
   struct Shared {
     Tile tiles[Rows];
@@ -111,7 +111,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
       if (lane() == 0) {
         const int place = (u - x.first) * x.queries * p.blocks.top_n * x.parts + item.part;
         smem.drops[k.stage] = shift == 0 ? 0 : shift / p.n.scale_log2;
-        smem.items[k.stage] = Item{item.count, unit.b, unit.g * p.n.h, unit.first, place, unit.first + 1 - item.key};
+        smem.items[k.stage] = Item{item.count, unit.b, unit.g * p.n.h, unit.first - p.n.start(unit.b), place, unit.first + 1 - item.key};
       }
       barrier_arrive(barrier_at(smem.listed[k.stage]));
       if (check) {

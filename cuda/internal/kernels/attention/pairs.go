@@ -15,6 +15,7 @@ type pairParams struct {
 	k, v, q [driver.TensorMapBytes]byte
 	params  `c:"p"`
 	pairs   pairs
+	_       [48]byte // the size is a multiple of 64, the alignment of a tensor map
 }
 
 type pairs struct {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
@@ -26,9 +27,10 @@ func (p *params) joinBlocks(n int64) { p.count = int32(n) } // selection blocks 
 
 // sizes is Sizes of attention_mask.cuh.
 type sizes struct {
+	starts                              kernels.Ref
 	batch, queries, keys, heads, groups int32
 	h                                   int32 // Hq/Hkv, heads of a group
-	d, dv                               int32
+	d, dv, lastStart                    int32
 	scale, scaleLog2                    float32
 }
 
@@ -43,19 +45,26 @@ type blocks struct{ size, topN int32 }
 type index struct{ segments, chunk, items, partials int32 }
 
 // problem holds the sizes that all attention ops share: q [B,S,Hq,D], k [B,T,Hkv,D], v [B,T,Hkv,Dv], o [B,S,Hq,Dv], and lse
-// [B,Hq,S] float32. Groups may have any size. T is S, or the number of compressed keys.
+// [B,Hq,S] float32. Groups may have any size. T is S, or the number of compressed keys. With a start T is at least S, or
+// the number of compressed keys of the sequence that the queries are part of.
 type problem struct {
 	*kernels.Call
 	B, S, T, Hq, Hkv, D, Dv int64
+	// tokens is the number of places in the sequence that queries may have: S, or with a start all those that the keys allow.
+	tokens int64
 }
 
 // sizeLimit is less than 2^31, so that the end of a tile that begins below a size fits int32, too.
 const sizeLimit = math.MaxInt32 - 1024
 
-// problemOf returns the sizes of q, the first input, of k and of v.
-func problemOf(c *kernels.Call, k, v kernels.Operand) problem {
+// problemOf returns the sizes of q, the first input, of k and of v, for keys that stand for such blocks.
+func problemOf(c *kernels.Call, k, v kernels.Operand, keys spec.CompressionBlocks) problem {
 	q := c.In[0]
-	return problem{c, q.Dim(0), q.Dim(1), k.Dim(1), q.Dim(2), k.Dim(2), q.Dim(3), v.Dim(3)}
+	a := problem{c, q.Dim(0), q.Dim(1), k.Dim(1), q.Dim(2), k.Dim(2), q.Dim(3), v.Dim(3), q.Dim(1)}
+	if c.Starts != 0 {
+		a.tokens = int64(keys.MaxTokens(int(a.S), int(a.T)))
+	}
+	return a
 }
 
 // check refuses sizes that 32 bits cannot count.
@@ -64,7 +73,7 @@ func (a problem) check() error {
 		name string
 		n    int64
 	}{
-		{"queries times heads of a group", a.S * a.headsPerGroup()}, {"keys", a.T}, {"batch", a.B}, {"heads", a.Hq},
+		{"queries times heads of a group", a.tokens * a.headsPerGroup()}, {"keys", a.T}, {"batch", a.B}, {"heads", a.Hq},
 		{"dim", a.D}, {"value dim", a.Dv},
 	} {
 		if size.n >= sizeLimit {
@@ -77,8 +86,9 @@ func (a problem) check() error {
 func (a problem) sizes() sizes {
 	scale := float32(1 / math.Sqrt(float64(a.D)))
 	return sizes{
-		batch: int32(a.B), queries: int32(a.S), keys: int32(a.T), heads: int32(a.Hq), groups: int32(a.Hkv), h: int32(a.headsPerGroup()),
-		d: int32(a.D), dv: int32(a.Dv), scale: scale, scaleLog2: scale * math.Log2E,
+		starts: a.Starts, batch: int32(a.B), queries: int32(a.S), keys: int32(a.T), heads: int32(a.Hq), groups: int32(a.Hkv),
+		h: int32(a.headsPerGroup()), d: int32(a.D), dv: int32(a.Dv), lastStart: int32(a.tokens - a.S), scale: scale,
+		scaleLog2: scale * math.Log2E,
 	}
 }
 

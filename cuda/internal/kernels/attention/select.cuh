@@ -13,7 +13,8 @@ struct SelectParams {
   const float* lse;
   int32_t* idx;
   const Document* documents;  // [B,S]; null if each row of the batch is one document
-  Sizes n;               // keys is Nc, dv is unused
+  const int32_t* starts;      // as in Sizes
+  Sizes n;               // keys is Nc; dv and starts are unused, so queries have the numbers 0 to S-1
   Span span;             // l, d of the compression
   int32_t l_strides, block_strides, size;  // l/d, l'/d and l': strides of a compression block; strides and tokens of a selection block
   //   top_n     blocks of a list in idx
@@ -27,6 +28,14 @@ struct SelectParams {
   //   room      entries of a query's list
   //   earliest  the first query that has more than `top_n` blocks
   int32_t top_n, tokens, tile, ring, pitch, room, earliest;
+  int32_t places;  // blocks that a query selects by score; 0 if all queries get all blocks
+  int32_t sequence;  // tokens of the sequence: the number of every query is less
+
+  // The document of query t of row b. A sequence whose first query is token s is a document that begins s tokens before the queries.
+  __device__ Document document(int b, int t) const {
+    if (documents) return documents[(long long)b * n.queries + t];
+    return {starts ? -max(0, min(starts[b], n.last_start)) : 0, n.queries, 0};
+  }
 };
 
 // Fold turns probabilities of compression blocks into scores of selection blocks: a selection block gets the probability of each

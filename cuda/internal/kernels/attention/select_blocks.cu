@@ -19,7 +19,7 @@ template <typename T, int R, int C> __device__ void select_blocks(const SelectPa
   constexpr int M = R * kDown, N = C * kAcross, ld = stride(N);
   const Sizes& n = p.n;
   const T *q = static_cast<const T*>(p.q), *kc = static_cast<const T*>(p.kc);
-  const int places = (n.queries - 1) / p.size < p.top_n ? 0 : p.top_n - kForcedBlocks;  // 0 if all queries get all blocks
+  const int places = p.places;
   Carver carve{dynamic_shared()};
   float* Q = carve.tile(M, n.d);
   float* K = carve.tile(N, n.d);
@@ -32,7 +32,7 @@ template <typename T, int R, int C> __device__ void select_blocks(const SelectPa
   const int tiles = (n.queries - 1) / p.tokens + 1, group = blockIdx.x / tiles, b = group / n.groups, g = group % n.groups;
   const int tile = tiles - 1 - blockIdx.x % tiles, owned = min(n.queries, (tile + 1) * p.tokens);
   for (int next = tile * p.tokens; next < owned;) {
-    const Document of = p.documents ? p.documents[(long long)b * n.queries + next] : Document{0, n.queries, 0};
+    const Document of = p.document(b, next);
     const int start = next, end = min(owned, max(start + 1, of.end));  // the queries of one document
     next = end;
     // From here on, queries t count from the first token of the document, and keys from its first key.

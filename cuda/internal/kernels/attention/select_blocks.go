@@ -28,7 +28,7 @@ func selectBlocksEntries() []kernels.Entry {
 
 // selectParams is SelectParams of select.cuh.
 type selectParams struct {
-	q, kc, lse, idx, documents kernels.Ref
+	q, kc, lse, idx, documents, starts kernels.Ref
 
 	n    sizes
 	span span
@@ -42,6 +42,8 @@ type selectParams struct {
 	ring, pitch int32
 	capacity    int32 `c:"room"`
 	earliest    int32
+	places      int32
+	sequence    int32
 }
 
 // selection is block selection: q [B,S,Hq,D], kc [B,Nc,Hkv,D] and the lse [B,Hq,S] float32 of the compressed attention over them
@@ -53,7 +55,7 @@ type selection struct {
 }
 
 func selectionOf(c *kernels.Call, op attention.SelectBlocks) selection {
-	a, p := problemOf(c, c.In[1], c.In[1]), op.Params
+	a, p := problemOf(c, c.In[1], c.In[1], op.Blocks()), op.Params
 	return selection{a, op, int64(p.BlockLen), int64(p.Stride), int64(p.SelectBlock), int64(p.TopN)}
 }
 
@@ -71,17 +73,18 @@ func (a selection) check() error {
 // params returns the part of the argument that does not depend on tiles.
 func (a selection) params() selectParams {
 	p := selectParams{
-		q: a.In[0].Ref, kc: a.In[1].Ref, lse: a.In[2].Ref, idx: a.Out[0].Ref, documents: a.Documents,
+		q: a.In[0].Ref, kc: a.In[1].Ref, lse: a.In[2].Ref, idx: a.Out[0].Ref, documents: a.Documents, starts: a.Starts,
 		n:    a.sizes(),
 		span: a.spanOf(a.op.Params.BlockLen, a.op.Params.Stride, math.MaxInt),
 		// lStrides is unused without a complete compression block, blockStrides with one selection block.
-		lStrides: 1, blockStrides: 1, size: int32(min(a.block, a.S)), topN: int32(a.topN),
+		lStrides: 1, blockStrides: 1, size: int32(min(a.block, a.tokens)), topN: int32(a.topN),
+		places: int32(a.blocksByScore()), sequence: int32(a.tokens),
 	}
-	p.n.dv = 1
-	if a.l <= a.S {
+	p.n.dv, p.n.starts = 1, 0
+	if a.l <= a.tokens {
 		p.lStrides = int32(a.l / a.d)
 	}
-	if a.block <= a.S {
+	if a.block <= a.tokens {
 		p.blockStrides = int32(a.block / a.d)
 	}
 	return p
@@ -106,7 +109,7 @@ func (a selection) listFloats(p *selectParams, n int64) int64 {
 
 // blocksByScore is the most blocks that a query selects by score, 0 if all queries get all their blocks.
 func (a selection) blocksByScore() int64 {
-	if (a.S-1)/a.block < a.topN {
+	if (a.tokens-1)/a.block < a.topN {
 		return 0
 	}
 	return a.topN - spec.ForcedBlocks
@@ -156,7 +159,7 @@ func (a selection) setLists(p *selectParams) {
 	if n := a.blocksByScore(); n > 0 { // a list has places for 16 more entries or more, but at most maxListEntries
 		p.capacity = int32(min(maxListEntries, kernels.RoundUp(n+16, 32)))
 	}
-	p.earliest = int32(min(a.topN*a.block, a.S))
+	p.earliest = int32(min(a.topN*a.block, a.tokens))
 }
 
 // teamSize is the size of a thread block: its queries, the pitch between the sums of two queries in floats, and bytes of shared memory.
@@ -187,7 +190,7 @@ type selectMapParams struct {
 	selectParams `c:"p"`
 	scores, more kernels.Ref
 	blocks       int32
-	_            [36]byte // the size is a multiple of 64, the alignment of a tensor map
+	_            [4]byte // the size is a multiple of 64, the alignment of a tensor map
 }
 
 // wgmmaTeams returns the size of a thread block of the wgmma kernel.
@@ -208,10 +211,10 @@ func (a selection) keys() problem {
 
 func (a selection) guardWGMMA() error {
 	h, blockStrides := a.headsPerGroup(), a.block/a.d
-	if a.l != 2*a.d || blockStrides > 8 || blockStrides&(blockStrides-1) != 0 || h > threadHeads || a.S < a.block {
+	if a.l != 2*a.d || blockStrides > 8 || blockStrides&(blockStrides-1) != 0 || h > threadHeads || a.tokens < a.block {
 		const want = "want l = 2 d, l' = 1, 2, 4 or 8 d, at most %d heads, at least l' tokens"
 		return graph.Refuse(graph.ReasonShape, "l %d, d %d, l' %d, %d heads of a group, %d tokens; "+want,
-			a.l, a.d, a.block, h, a.S, threadHeads)
+			a.l, a.d, a.block, h, a.tokens, threadHeads)
 	}
 	if err := a.checkLists(); err != nil {
 		return err
@@ -226,7 +229,7 @@ func (a selection) selectWGMMA(b *kernels.Builder) {
 	a.setLists(&p)
 	size := a.wgmmaTeams(w)
 	p.blockStrides, p.tokens = int32(blockStrides), int32(size.queries)
-	m := &selectMapParams{selectParams: p, blocks: int32(kernels.RoundUp(kernels.CeilDiv(a.S, a.block)+foldedBlocks, 4))}
+	m := &selectMapParams{selectParams: p, blocks: int32(kernels.RoundUp(kernels.CeilDiv(a.tokens, a.block)+foldedBlocks, 4))}
 	scores := 4 * size.queries * int64(m.blocks) // bytes of a thread block
 	grid, sms := a.grid(size.queries), int64(a.GPU.SMs)
 	if resident := sms * w.selection.blocks; grid > resident && grid*scores > sms*maxScoreBytes { // resident thread blocks iterate over tiles

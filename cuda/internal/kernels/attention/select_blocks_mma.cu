@@ -29,7 +29,7 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
   static_assert(kStep % 8 == 0 && kKeys % kStep == 0, "each thread copies the same cell of several rows");
   const Sizes& n = p.n;
   const T* kc = static_cast<const T*>(p.kc);
-  const int places = (n.queries - 1) / p.size < p.top_n ? 0 : p.top_n - kForcedBlocks;  // 0 if all queries get all blocks
+  const int places = p.places;
   const Columns columns(n.h, p.tokens);
   const int pitch = p.pitch;  // floats from the sums of one query of a thread to the next
   Carver carve{tiles_shared()};
@@ -44,7 +44,7 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
   const int tile_of = tiles - 1 - blockIdx.x % tiles, owned = min(n.queries, (tile_of + 1) * p.tokens);
 #pragma unroll 1
   for (int next = tile_of * p.tokens; next < owned;) {
-    const Document of = p.documents ? p.documents[(long long)b * n.queries + next] : Document{0, n.queries, 0};
+    const Document of = p.document(b, next);
     const int start = next, end = min(owned, max(start + 1, of.end));  // the queries of one document
     next = end;
     // From here on, queries t count from the first token of the document, and keys from its first key.
@@ -96,7 +96,7 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
     const auto take = [&] {
       const int strides = Usual ? 4 : p.block_strides, width = Usual ? 32 : p.tile, j = j0 + lane();
       // the first query that may select block j, which must not be among its two newest; after all if there is none
-      const int since = (lane() < width && 1 <= j && j < last ? max(p.earliest, (j + 2) * p.size) : n.queries) - t0;
+      const int since = (lane() < width && 1 <= j && j < last ? max(p.earliest, (j + 2) * p.size) : p.sequence) - t0;
       if constexpr (Usual) {
         const int half = at_block == 0 ? kBefore : 2 * kBefore + kHalf, other = 3 * kBefore + kHalf - half;
 #pragma unroll 1

@@ -113,7 +113,7 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
   constexpr int kWidth = kHalf / Per < 32 ? kHalf / Per : 32, kSteps = kHalf / Per / kWidth;  // a step of the fold has kWidth blocks
   const SelectParams& p = maps.p;
   const Sizes& n = p.n;
-  const int places = (n.queries - 1) / p.size < p.top_n ? 0 : p.top_n - kForcedBlocks;  // 0 if all queries get all blocks
+  const int places = p.places;
   const Columns columns(n.h, p.tokens / Teams);
   Carver carve{tiles_shared()};
   const uint32_t Q = shared_address(carve.floats(kAll * C / 2)), K = shared_address(carve.floats(kStages * kTile / 4));
@@ -173,7 +173,7 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
           for (int step = 0; step < kSteps; step++) {
             const int j = j0 + step * kWidth + lane(), from = at + (step * kWidth + lane() % kWidth) * Per;
             // the first query that may select block j, which must not be among its two newest; after all if there is none
-            const int since = (1 <= j && j < last ? max(p.earliest, (j + 2) * p.size) : n.queries) - t0;
+            const int since = (1 <= j && j < last ? max(p.earliest, (j + 2) * p.size) : p.sequence) - t0;
 #pragma unroll 1
             for (int u0 = 0; u0 < kQueries; u0 += kChunk) {
               float sum[kChunk], newest[kChunk];
@@ -249,7 +249,7 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
     const int group = item % groups, from = (tiles - 1 - item / groups) * p.tokens, to = min(n.queries, from + p.tokens);
 #pragma unroll 1
     for (int next = from; next < to;) {
-      const Document of = p.documents ? p.documents[(long long)(group / n.groups) * n.queries + next] : Document{0, n.queries, 0};
+      const Document of = p.document(group / n.groups, next);
       const int start = next;
       next = min(to, max(start + 1, of.end));
       take(group / n.groups, group % n.groups, of, start, next - start, next == to);

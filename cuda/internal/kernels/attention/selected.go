@@ -15,12 +15,11 @@ func selectedEntries() []kernels.Entry {
 	idx := kernels.Int32("idx")
 	general, half := forwardTypes(kernels.Float, idx), forwardTypes(kernels.Half, idx)
 	grad, halfGrad := gradTypes(kernels.Float, idx), gradTypes(kernels.Half, idx)
-	of := func(c *kernels.Call, op attention.Selected) selectedProblem { return selectedOf(c, op.SelectBlock) }
-	ofGrad := func(c *kernels.Call, op attention.SelectedGrad) selectedProblem { return of(c, op.Forward) }
+	ofGrad := func(c *kernels.Call, op attention.SelectedGrad) selectedProblem { return selectedOf(c, op.Forward) }
 	return kernels.Entries(
-		entryFor(wgmma, half, of, selectedProblem.guardForwardWGMMA, selectedProblem.forwardWGMMA),
-		entryFor(mma, half, of, selectedProblem.guardForwardMMA, selectedProblem.forwardMMA),
-		entryFor("", general, of, selectedProblem.guardForward, selectedProblem.forward),
+		entryFor(wgmma, half, selectedOf, selectedProblem.guardForwardWGMMA, selectedProblem.forwardWGMMA),
+		entryFor(mma, half, selectedOf, selectedProblem.guardForwardMMA, selectedProblem.forwardMMA),
+		entryFor("", general, selectedOf, selectedProblem.guardForward, selectedProblem.forward),
 		entryFor(wgmma, halfGrad, ofGrad, selectedProblem.guardBackwardWGMMA, selectedProblem.backwardWGMMA),
 		entryFor(mma, halfGrad, ofGrad, selectedProblem.guardBackwardMMA, selectedProblem.backwardMMA),
 		entryFor("", grad, ofGrad, selectedProblem.guardBackward, selectedProblem.backward),
@@ -37,9 +36,9 @@ type selectedProblem struct {
 	block, specBlock int64
 }
 
-func selectedOf(c *kernels.Call, size int) selectedProblem {
-	p := problemOf(c, c.In[1], c.In[2])
-	return selectedProblem{problem: p, topN: c.In[3].Dim(3), block: min(int64(size), p.T), specBlock: int64(size)}
+func selectedOf(c *kernels.Call, op attention.Selected) selectedProblem {
+	p, size := problemOf(c, c.In[1], c.In[2], op.Blocks()), int64(op.SelectBlock)
+	return selectedProblem{problem: p, topN: c.In[3].Dim(3), block: min(size, p.T), specBlock: size}
 }
 
 // check refuses sizes that 32 bits cannot count.
@@ -47,8 +46,8 @@ func (a selectedProblem) check() error {
 	if err := a.problem.check(); err != nil {
 		return err
 	}
-	if a.topN > math.MaxInt32/2/a.S {
-		return graph.Refuse(graph.ReasonSize, "%d queries times top n %d, want less than 2^30", a.S, a.topN)
+	if a.topN > math.MaxInt32/2/a.tokens {
+		return graph.Refuse(graph.ReasonSize, "%d tokens times top n %d, want less than 2^30", a.tokens, a.topN)
 	}
 	return nil
 }
@@ -273,7 +272,7 @@ func (a selectedProblem) backwardWGMMA(b *kernels.Builder) {
 // joined returns a with selection blocks of 16 or 32 keys joined to blocks of 64, the keys that a thread block owns. A query that
 // selected several of the joined blocks is then read once. An entry of a list has 28 bits for its query.
 func (a selectedProblem) joined() selectedProblem {
-	if (a.specBlock == 16 || a.specBlock == 32) && a.block == a.specBlock && a.S < 1<<28 {
+	if (a.specBlock == 16 || a.specBlock == 32) && a.block == a.specBlock && a.tokens < 1<<28 {
 		a.block, a.specBlock = listedKeys, listedKeys
 	}
 	return a
@@ -286,4 +285,4 @@ func (a selectedProblem) byBits() bool {
 }
 
 // everyKey is the span of all keys up to a query's own.
-func (a selectedProblem) everyKey() span { return span{1, 1, int32(a.S)} }
+func (a selectedProblem) everyKey() span { return span{1, 1, int32(a.tokens)} }

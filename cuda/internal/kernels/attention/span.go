@@ -12,7 +12,7 @@ import (
 func spanEntries[S attention.Forward](spanOf func(problem, S) span) []kernels.Entry {
 	type G = attention.Grad[S]
 	of := func(c *kernels.Call, op S) spanProblem {
-		a := problemOf(c, c.In[1], c.In[2])
+		a := problemOf(c, c.In[1], c.In[2], op.Blocks())
 		return spanProblem{a, spanOf(a, op)}
 	}
 	ofGrad := func(c *kernels.Call, op G) spanProblem { return of(c, op.Forward) }
@@ -30,7 +30,7 @@ func spanEntries[S attention.Forward](spanOf func(problem, S) span) []kernels.En
 
 // spanOf returns the span of l, d and w. It reduces them to fit int32, with the same effect.
 func (a problem) spanOf(l, d, w int) span {
-	return span{int32(min(int64(l), a.S+1)), int32(min(int64(d), a.S+1)), int32(min(int64(w), max(a.S, a.T)))}
+	return span{int32(min(int64(l), a.tokens+1)), int32(min(int64(d), a.tokens+1)), int32(min(int64(w), max(a.tokens, a.T)))}
 }
 
 // spanProblem is attention under a span.

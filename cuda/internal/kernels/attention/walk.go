@@ -13,7 +13,6 @@ type walkParams struct {
 	k, v   [driver.TensorMapBytes]byte
 	params `c:"p"`
 	walks  walks
-	_      [16]byte // the size is a multiple of 64, the alignment of a tensor map
 }
 
 type walks struct {

@@ -57,7 +57,7 @@ func (a problem) guardWGMMA(shared func(widths) int64) error {
 type wgmmaParams struct {
 	k, v   [driver.TensorMapBytes]byte
 	params `c:"p"`
-	_      [48]byte // the size is a multiple of 64, the alignment of a tensor map
+	_      [32]byte // the size is a multiple of 64, the alignment of a tensor map
 }
 
 // addKeyTensorMaps adds the tensor maps of the keys and values to the last launch, at offsets k and v of its argument.
@@ -91,6 +91,7 @@ type keyGradientParams struct {
 	k, v, q, dout [driver.TensorMapBytes]byte
 	params        `c:"p"`
 	pairGradients `c:"pairs"`
+	_             [48]byte // as in wgmmaParams
 }
 
 // addDKVWGMMA adds the launch of a kernel for dk and dv. A tensor-map box of q or do holds `queries` queries: 1 if they

@@ -1,7 +1,8 @@
 // Rotary position embedding (arXiv 2104.09864): x [tokens,H,D] -> y, tokens = B*S. Token i has the position start + i mod S; with documents
-// positions count from the document's first token: start + (i mod S) - first. The pair (2j, 2j+1) of each head is rotated by the angle
-// position * base^(-2j/D), or with `inverse`, for the gradient, by minus this angle. y is written with =; it may be x. Nothing is saved.
-// A thread rotates the same pairs in all heads of a token.
+// positions count from the document's first token: start + (i mod S) - first; with starts those of row b count from starts[b]:
+// start + starts[b] + i mod S. The pair (2j, 2j+1) of each head is rotated by the angle position * base^(-2j/D), or with `inverse`, for
+// the gradient, by minus this angle. y is written with =; it may be x. Nothing is saved. A thread rotates the same pairs in all heads of
+// a token.
 #include "rope.cuh"
 
 namespace nsa {
@@ -10,6 +11,7 @@ struct RoPEParams {
   const void* x;
   void* y;
   const Document* documents; // [B,S], or null
+  const int32_t* starts;     // [B], or null
   int64_t tokens;
   int64_t seq; // S
   int64_t start;
@@ -29,7 +31,8 @@ template <typename T, int W> __device__ __forceinline__ void rope_pairs(const Ro
   for (int64_t u = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; u < n; u += step) {
     const int64_t token = u / packs;
     const int at = int(u - token * packs) * W;
-    const double position = double(p.start + position_of(p.documents, token, token % p.seq));
+    const int64_t start = p.start + (p.starts ? p.starts[token / p.seq] : 0);
+    const double position = double(start + position_of(p.documents, token, token % p.seq));
     float2 rotation[W / 2];
 #pragma unroll
     for (int j = 0; j < W / 2; ++j) rotation[j] = rotation_at(position, turns[at / 2 + j], p.inverse);

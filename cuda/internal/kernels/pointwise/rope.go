@@ -18,10 +18,10 @@ func ropeEntries() []kernels.Entry {
 
 // ropeParams is RoPEParams of rope.cu.
 type ropeParams struct {
-	x, y, documents        kernels.Ref
-	tokens, seq, start     int64
-	log2Base               float64
-	heads, dim, inverse, _ int32
+	x, y, documents, starts kernels.Ref
+	tokens, seq, start      int64
+	log2Base                float64
+	heads, dim, inverse, _  int32
 }
 
 // GuardRoPE refuses sizes of x [B,S,heads,dim] that the kernels do not take.
@@ -40,8 +40,8 @@ func rope(b *kernels.Builder, op pointwise.RoPE) {
 	x, y := b.In[0], b.Out[0]
 	seq, heads, dim := x.Dim(1), x.Dim(2), x.Dim(3)
 	p := &ropeParams{
-		x: x.Ref, y: y.Ref, documents: b.Documents, tokens: x.Dim(0) * seq, seq: seq, start: int64(op.Start), log2Base: math.Log2(op.Base),
-		heads: int32(heads), dim: int32(dim), inverse: kernels.Flag(op.Inverse),
+		x: x.Ref, y: y.Ref, documents: b.Documents, starts: b.Starts, tokens: x.Dim(0) * seq, seq: seq,
+		start: int64(op.Start), log2Base: math.Log2(op.Base), heads: int32(heads), dim: int32(dim), inverse: kernels.Flag(op.Inverse),
 	}
 	perThread := int64(2)
 	if dim%b.Type.Lanes() == 0 {
