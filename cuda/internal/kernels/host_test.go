@@ -430,7 +430,7 @@ func TestDecodeByAllClustersOnHost(t *testing.T) {
 // TestStartsOnHost: queries that start at any token, in general kernels and on tensor cores.
 func TestStartsOnHost(t *testing.T) {
 	h := sparsely(hostDevice(t))
-	startCases(t, h, testutil.Tries(t, 3, 4), elemTypes, 0, 2)
-	startCases(t, mmaHost{h}, testutil.Tries(t, 6, 60), elemTypes[1:3], 0)
-	startCases(t, preferredHost{h}, testutil.Tries(t, 1, 10), elemTypes[1:3], 3)
+	startCases(t, h, testutil.Tries(t, 2, 10), elemTypes, 0, 5)
+	startCases(t, mmaHost{h}, testutil.Tries(t, 5, 20), elemTypes[1:3], 0, 1, 2, 3, 4)
+	startCases(t, preferredHost{h}, testutil.Tries(t, 1, 5), elemTypes[1:3], 6)
 }
