@@ -102,12 +102,13 @@ extern "C" __global__ void __launch_bounds__(nsa::kThreads) nsa_index_count_i32(
   __syncthreads();
   const long long length = p.index.segment(p.n.queries), first = segment * length;
   const int queries = (int)max(0ll, min(length, p.n.queries - first)), from = p.n.start(b) + (int)first;
+  const int32_t* lists = p.idx + mask.list(p.n, b, g, from);
   each_entry(
       p, mask, b, g, from, queries, warp(), kWarps,
       [&](int q, int i, int j) {
         const int t = from + q;
         const bool same = p.joined_blocks() > 1 && i % 32 > 0 &&
-                          p.idx[mask.list(p.n, b, g, t) + i - 1] / p.joined_blocks() == j / p.joined_blocks();
+                          lists[(long long)q * p.n.groups * mask.top_n + i - 1] / p.joined_blocks() == j / p.joined_blocks();
         if (!same) atomicAdd(count + p.name(j / p.joined_blocks(), p.first(b, t)), 1);
       },
       [](int, int) {});

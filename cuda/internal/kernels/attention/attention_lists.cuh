@@ -17,7 +17,8 @@ __device__ __forceinline__ void each_entry(
   while (lanes_per_query < min(32, mask.top_n)) lanes_per_query *= 2;
   const int query_in_warp = lane() / lanes_per_query, first_entry = lane() % lanes_per_query, step = warps * (32 / lanes_per_query);
   const unsigned lane_mask = 0xffffffffu >> (32 - lanes_per_query);
-  const auto entry = [&](int q, int i) -> const int& { return p.idx[mask.list(p.n, b, g, first + q) + i]; };
+  const int32_t* lists = p.idx + mask.list(p.n, b, g, first);
+  const auto entry = [&](int q, int i) -> const int& { return lists[(long long)q * p.n.groups * mask.top_n + i]; };
   const auto load = [&](int q, int i) { return q < queries && i < mask.top_n ? max(-1, entry(q, i)) : -1; };
 #pragma unroll 1
   for (int from = warp * (32 / lanes_per_query); from < queries; from += kAtOnce * step) {
