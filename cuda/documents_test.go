@@ -1,6 +1,7 @@
 package cuda_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -37,23 +38,28 @@ func packedModel(t testing.TB, b graph.Backend, p graph.Precision, most int) (m 
 	return m, m.Step
 }
 
-// TestStartRunsOnHost: no kernel takes a start of the queries, so that the plan leaves the op to the host and says why.
-func TestStartRunsOnHost(t *testing.T) {
+// TestWrongStart: kernels cannot report a start for which there are no keys, so the machine does, and launches nothing.
+func TestWrongStart(t *testing.T) {
 	b, _ := open(t)
 	g := G.NewGraph()
 	x := func(name string, s, heads int) *G.Node {
 		return G.NewTensor(g, tensor.Float32, 4, G.WithShape(1, s, heads, 8), G.WithName(name), G.WithInit(G.Gaussian(0, 1)))
 	}
+	starts := []int32{6}
 	start := G.NewVector(g, tensor.Int32, G.WithName("start"),
-		G.WithValue(tensor.New(tensor.WithShape(1), tensor.WithBacking([]int32{5}))))
+		G.WithValue(tensor.New(tensor.WithShape(1), tensor.WithBacking(starts))))
 	k := x("k", 9, 1)
 	o := testutil.Must(ops.CausalAttention(x("q", 3, 2), k, k, ops.WithStart(start)))(t)
 	grads := testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(G.Square(o)))), k))(t)
 	m := machine(t, g, b, graph.WithKeep(o, grads[0]))
 	run(t, m, nil)
 	require.Equal(t, tensor.Shape{1, 9, 1, 8}, grads[0].Value().Shape())
-	require.Contains(t, m.Plan().String(), "no kernel for queries that start at another token")
-	require.Equal(t, tensor.Shape{1, 3, 2, 8}, o.Value().Shape())
+	for _, starts[0] = range []int32{-1, 7} {
+		err := m.RunAll()
+		require.ErrorContains(t, err, fmt.Sprintf("start of row 0 is %d, want 0 to 6", starts[0]))
+	}
+	starts[0] = 0
+	run(t, m, nil)
 }
 
 // TestTrainingStepNeverWaits counts the driver's calls in recorded training steps: one replay, no launch outside it, no

@@ -42,6 +42,6 @@ func WithDocuments(table *gorgonia.Node) Option { return spec.WithDocuments(tabl
 // may be keys, too. start is int32 or int [B]. Results are those rows that the op has for a query of every token; on the
 // CPU they have the same bits. It is an error of the run if start is below 0 or if a query lies past the last key. So a
 // prompt can run in chunks, and a sequence on several devices. It excludes WithDocuments. A nil start changes nothing.
-//
-// CUDA has no kernels for it yet: there a graph.Machine runs such an op on the host.
+// On CUDA a machine checks a start that comes from the host; kernels take a start that is out of range for the nearest
+// that is not.
 func WithStart(start *gorgonia.Node) Option { return spec.WithStart(start) }
