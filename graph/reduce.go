@@ -119,8 +119,9 @@ func (p *plan) ownGradients(o options, before [][]*step) (grads []*planValue, wr
 		}
 		grads = append(grads, v)
 	}
-	if len(grads) == 0 {
-		return nil, nil, errors.New("WithGroup: the graph has no gradients")
+	collects := func(s *step) bool { _, ok := s.spec.(collective.Collective); return ok }
+	if len(grads) == 0 && !slices.ContainsFunc(p.steps, collects) {
+		return nil, nil, errors.New("WithGroup: the graph has neither gradients nor collective ops")
 	}
 	return grads, written, nil
 }
