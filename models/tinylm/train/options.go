@@ -84,8 +84,9 @@ type Options struct {
 
 // hooks are for tests. Zero values change nothing.
 type hooks struct {
-	retryFor, retryEvery, stallTime time.Duration  // instead of the constants of these names
-	stepped                         func(step int) // called after each step
+	retryFor, retryEvery, stallTime time.Duration                 // instead of the constants of these names
+	stepped                         func(step int)                // called after each step
+	group                           func(graph.Group) graph.Group // what the run gets for its group
 }
 
 // Preset returns the options of the given name: tiny trains for two minutes on a CPU, base for an hour.

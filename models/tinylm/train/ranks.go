@@ -141,7 +141,9 @@ func (r *ranks) size() int {
 }
 
 // parts returns the number of parts of the ranks, and that of this rank: -context-parallel ranks share each batch.
-func (r *runner) parts() (n, own int) { return r.size() / r.ContextParallel, r.rank() / r.ContextParallel }
+func (r *runner) parts() (n, own int) {
+	return r.size() / r.ContextParallel, r.rank() / r.ContextParallel
+}
 
 // leads reports whether this rank decides, shows the progress and writes the run folder.
 func (r *ranks) leads() bool { return r.rank() == 0 }

@@ -81,7 +81,9 @@ func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 			fail(g, err)
 			err = errors.Join(err, g.Close())
 		}()
-		group = g
+		if group = g; o.hooks.group != nil {
+			group = o.hooks.group(g)
+		}
 	}
 	b, err := cuda.Select(device)
 	if err != nil {
