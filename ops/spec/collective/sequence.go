@@ -26,7 +26,7 @@ func (op GatherSequence) Combine(_ int, x []spec.Arg, y spec.Arg) {
 	to, bytes := cpu.Slice[byte](y.Buf), int(y.Dtype.Size())
 	for rank := range op.Ranks {
 		from := cpu.Slice[byte](x[rank].Buf)
-		eachChunk(rank, op.Ranks, x[rank].Operand, func(own, whole, n int) {
+		EachChunk(rank, op.Ranks, x[rank].Operand, func(own, whole, n int) {
 			copy(to[whole*bytes:], from[own*bytes:(own+n)*bytes])
 		})
 	}
@@ -50,7 +50,7 @@ func (op ScatterSequence) Infer(in []spec.Operand) ([]spec.Operand, error) {
 }
 
 func (op ScatterSequence) Combine(rank int, x []spec.Arg, y spec.Arg) {
-	eachChunk(rank, op.Ranks, y.Operand, func(own, whole, n int) { sum(x, y, false, own, whole, n) })
+	EachChunk(rank, op.Ranks, y.Operand, func(own, whole, n int) { sum(x, y, false, own, whole, n) })
 }
 
 func (op ScatterSequence) Bind(k *cpu.Kernel, in, out []spec.Arg) { bind(k, op, in, out) }
@@ -59,9 +59,9 @@ func (op ScatterSequence) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node
 	return grad(GatherSequence(op), in, dy)
 }
 
-// eachChunk calls f for each chunk of a rank's part [B,2n,...] of sequences: n elements from element own of the part on
+// EachChunk calls f for each chunk of a rank's part [B,2n,...] of sequences: n elements from element own of the part on
 // are those from element whole of the sequences [B,2n*ranks,...] on.
-func eachChunk(rank, ranks int, part spec.Operand, f func(own, whole, n int)) {
+func EachChunk(rank, ranks int, part spec.Operand, f func(own, whole, n int)) {
 	n := part.Elements() / part.Shape[0] / 2
 	for b := range part.Shape[0] {
 		for i, chunk := range Chunks(rank, ranks) {
