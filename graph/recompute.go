@@ -165,8 +165,10 @@ func (r *recomputer) repeat(s *step) {
 	r.steps = append(r.steps, again)
 }
 
-// moves reports whether op is one of Gorgonia's that only moves numbers to a result of its own.
-func moves(op G.Op) bool { return slices.Contains([]string{"sliceOp", "concatOp"}, gorgoniaType(op)) }
+// moves reports whether op is one of Gorgonia's that only moves numbers.
+func moves(op G.Op) bool {
+	return slices.Contains([]string{"sliceOp", "concatOp", "reshapeOp"}, gorgoniaType(op))
+}
 
 // isFloat reports whether the elements of v are floats.
 func isFloat(v *planValue) bool {

@@ -122,14 +122,14 @@ func (l layout) runs(b *Builder, x *G.Node) (list G.Nodes) {
 		return G.Nodes{x}
 	}
 	shape := x.Shape().Clone()
-	n := shape[1] / 2
-	shape[1] = n
+	shape[1] /= 2
+	// of an axis of two: Gorgonia merges slices, also of gradients, whose ends are equal modulo 256
+	chunks := b.Node(G.Reshape(x, tensor.Shape{shape[0], 2, shape.TotalSize() / shape[0]}))
 	for i := range 2 {
-		part := b.Node(G.Slice(x, nil, G.S(i*n, (i+1)*n)))
-		if n == 1 && part != nil { // Slice has left out the axis
-			part = b.Node(G.Reshape(part, shape.Clone()))
+		if b.err != nil {
+			return G.Nodes{nil, nil}
 		}
-		list = append(list, part)
+		list = append(list, b.reshape(b.Node(G.Slice(chunks, nil, G.S(i))), shape))
 	}
 	return list
 }
@@ -147,5 +147,21 @@ func (l layout) join(b *Builder, runs G.Nodes) *G.Node {
 	if l.starts == nil || b.err != nil {
 		return runs[0]
 	}
-	return b.Node(G.Concat(1, runs...))
+	shape := runs[0].Shape().Clone()
+	chunks := make(G.Nodes, len(runs))
+	for i, n := range runs {
+		chunks[i] = b.reshape(n, tensor.Shape{shape[0], 1, shape.TotalSize() / shape[0]})
+	}
+	if b.err != nil {
+		return nil
+	}
+	shape[1] *= 2
+	return b.reshape(b.Node(G.Concat(1, chunks...)), shape)
+}
+
+func (b *Builder) reshape(n *G.Node, shape tensor.Shape) *G.Node {
+	if b.err != nil {
+		return nil
+	}
+	return b.Node(G.Reshape(n, shape.Clone()))
 }

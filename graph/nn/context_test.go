@@ -158,7 +158,7 @@ func tokensOf[T any](a []T, batch, seq int, tokens []int) (part []T) {
 }
 
 // TestContextIsOneRank: a layer whose sequences lie over ranks has the outputs and the selected blocks of one on one rank,
-// in the same bits, and its gradients up to rounding. In a group of twice the ranks, each half has a batch of its own.
+// in the same bits, and its gradients up to rounding, also in a group of twice the ranks.
 func TestContextIsOneRank(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for i := range testutil.Tries(t, 16, 300) {
@@ -171,35 +171,48 @@ func TestContextIsOneRank(t *testing.T) {
 		if r.IntN(2) == 0 {
 			c.Phi, c.PhiHidden = PhiMLP, 1+r.IntN(4)
 		}
-		name, half := fmt.Sprintf("case %d: %d ranks, %v", i, ranks, c), i%8 > 4
-		all := testutil.Must(ContextTokens(0, 1, c.seq))(t)
-		whole := testutil.Must(c.run(all, nil))(t)
-		world := ranks
-		if half {
-			world = 2 * ranks
+		c.onRanks(t, ranks, 1+i%8/5)
+	}
+}
+
+// TestLongContextIsOneRank is TestContextIsOneRank with chunks whose ends Gorgonia does not tell from each other, and in
+// the full form at 32,768 tokens.
+func TestLongContextIsOneRank(t *testing.T) {
+	c := contextCase{batch: 1, seq: 1024, NSAConfig: NSAConfig{Dim: 16, Heads: 2, KVHeads: 1, KeyDim: 16, ValueDim: 16,
+		GateHidden: 4, Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16, Window: 512}}}
+	if testutil.Full(t) {
+		c.seq = 32768
+	}
+	c.onRanks(t, 2, 1)
+}
+
+// onRanks compares the layer on ranks with that on one. The group has several parts of so many ranks, each with the same
+// sequences.
+func (c contextCase) onRanks(t *testing.T, ranks, parts int) {
+	t.Helper()
+	name := fmt.Sprintf("%d x %d ranks, %v", parts, ranks, c)
+	whole := testutil.Must(c.run(testutil.Must(ContextTokens(0, 1, c.seq))(t), nil))(t)
+	results := make([]contextResult, parts*ranks)
+	require.NoError(t, disttest.OnRanks(parts*ranks, func(g graph.Group) (err error) {
+		rank := g.Rank() % ranks
+		tokens, err := ContextTokens(rank, ranks, c.seq)
+		if err == nil {
+			results[g.Rank()], err = c.run(tokens, []ApplyOption{WithContext(rank, ranks)}, graph.WithGroup(g))
 		}
-		parts := make([]contextResult, world)
-		require.NoError(t, disttest.OnRanks(world, func(g graph.Group) (err error) {
-			rank := g.Rank() % ranks
-			tokens, err := ContextTokens(rank, ranks, c.seq)
-			if err == nil {
-				parts[g.Rank()], err = c.run(tokens, []ApplyOption{WithContext(rank, ranks)}, graph.WithGroup(g))
+		return err
+	}), name)
+	for rank, part := range results {
+		tokens := testutil.Must(ContextTokens(rank%ranks, ranks, c.seq))(t)
+		require.Equal(t, tokensOf(whole.output, c.batch, c.seq, tokens), part.output, name)
+		if whole.blocks != nil {
+			require.Equal(t, tokensOf(whole.blocks, c.batch, c.seq, tokens), part.blocks, name)
+		}
+		testutil.Within(t, name, part.dx, tokensOf(whole.dx, c.batch, c.seq, tokens), 1e-12)
+		for i, dw := range part.dw { // the mean over the ranks
+			for j := range dw {
+				dw[j] *= float64(ranks)
 			}
-			return err
-		}), name)
-		for rank, part := range parts {
-			tokens := testutil.Must(ContextTokens(rank%ranks, ranks, c.seq))(t)
-			require.Equal(t, tokensOf(whole.output, c.batch, c.seq, tokens), part.output, name)
-			if whole.blocks != nil {
-				require.Equal(t, tokensOf(whole.blocks, c.batch, c.seq, tokens), part.blocks, name)
-			}
-			testutil.Within(t, name, part.dx, tokensOf(whole.dx, c.batch, c.seq, tokens), 1e-12)
-			for i, dw := range part.dw { // the mean over the ranks
-				for j := range dw {
-					dw[j] *= float64(ranks)
-				}
-				testutil.Within(t, name, dw, whole.dw[i], 1e-12)
-			}
+			testutil.Within(t, name, dw, whole.dw[i], 1e-12)
 		}
 	}
 }
