@@ -11,7 +11,7 @@ import (
 )
 
 // cpuCollective is the implementation of the ops of package collective on the CPU, and their kernel: each rank gets the
-// operands of all and computes its own results. It is made for tests, not for speed.
+// operands of all ranks of the group and computes its own results. It is made for tests, not for speed.
 type cpuCollective struct {
 	op      collective.Collective
 	group   Group
@@ -45,9 +45,13 @@ func (c *cpuCollective) Launch(Stream, *cpu.Buf) error {
 	if err != nil {
 		return err
 	}
+	ranks, _ := c.op.Of()
+	own := c.group.Rank() % ranks // among those that run the op together
+	first := c.group.Rank() - own
+	all = all[first : first+ranks]
 	for rank, theirs := range all {
 		if len(theirs) != len(data) {
-			return fmt.Errorf("rank %d sent %d bytes, rank %d %d", rank, len(theirs), c.group.Rank(), len(data))
+			return fmt.Errorf("rank %d sent %d bytes, rank %d %d", first+rank, len(theirs), c.group.Rank(), len(data))
 		}
 		all[rank] = append(cpu.AlignedBytes(len(data))[:0], theirs...)
 	}
@@ -58,14 +62,14 @@ func (c *cpuCollective) Launch(Stream, *cpu.Buf) error {
 			x = append(x, spec.Arg{Operand: c.in[i].Operand, Buf: cpu.NewBuf(part)})
 		}
 		if y.Dtype != spec.BFloat16 {
-			c.op.Combine(c.group.Rank(), x, y)
+			c.op.Combine(own, x, y)
 			continue
 		}
 		for _, part := range x {
 			wide = append(wide, widened(part))
 		}
 		sum := widened(y)
-		c.op.Combine(c.group.Rank(), wide, sum)
+		c.op.Combine(own, wide, sum)
 		cpu.RoundBF16(cpu.Slice[cpu.BFloat16](y.Buf), cpu.Slice[float32](sum.Buf))
 	}
 	return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
-// checkRanks returns an error if a collective op of the graph is for another number of ranks than the machine has.
+// checkRanks returns an error if the ranks of a collective op of the graph do not divide those of the machine.
 func (p *plan) checkRanks() error {
 	ranks := 1
 	if p.group != nil {
@@ -22,7 +22,7 @@ func (p *plan) checkRanks() error {
 	}
 	for _, s := range p.steps {
 		if op, ok := s.spec.(collective.Collective); ok {
-			if want, _ := op.Of(); want != ranks {
+			if want, _ := op.Of(); ranks%want != 0 {
 				return fmt.Errorf("%s is for %d ranks, the machine is one of %d: see WithGroup", describe(s.node), want, ranks)
 			}
 		}
@@ -119,8 +119,9 @@ func (p *plan) ownGradients(o options, before [][]*step) (grads []*planValue, wr
 		}
 		grads = append(grads, v)
 	}
-	if len(grads) == 0 {
-		return nil, nil, errors.New("WithGroup: the graph has no gradients")
+	collects := func(s *step) bool { _, ok := s.spec.(collective.Collective); return ok }
+	if len(grads) == 0 && !slices.ContainsFunc(p.steps, collects) {
+		return nil, nil, errors.New("WithGroup: the graph has neither gradients nor collective ops")
 	}
 	return grads, written, nil
 }

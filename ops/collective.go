@@ -8,8 +8,9 @@ import (
 )
 
 // AllReduce returns the elementwise sum of x over ranks, in x's shape. The collective ops run on a graph.Machine with
-// WithGroup, whose ranks all run the same ops in the same order. With one rank they are copies, which a graph.Machine leaves out. Each is differentiable:
-// the gradient counts x's part in the results of all ranks.
+// WithGroup, whose ranks all run the same ops in the same order. Where a group has several times as many ranks, the first
+// so many are together, so are the next, and on. With one rank they are copies, which a graph.Machine leaves out. Each is
+// differentiable: the gradient counts x's part in the results of all ranks.
 func AllReduce(x *gorgonia.Node, ranks int) (*gorgonia.Node, error) {
 	return spec.Apply(collective.AllReduce{Ranks: ranks}, x)
 }
@@ -37,4 +38,16 @@ func AllGather(x *gorgonia.Node, ranks int) (*gorgonia.Node, error) {
 // ReduceScatter returns this rank's part [n,...] of the elementwise sum of x [ranks*n,...] over ranks: see AllReduce.
 func ReduceScatter(x *gorgonia.Node, ranks int) (*gorgonia.Node, error) {
 	return spec.Apply(collective.ReduceScatter{Ranks: ranks}, x)
+}
+
+// GatherSequence returns whole sequences [B,ranks*S,...] of which x [B,S,...] is this rank's part: of the 2*ranks chunks
+// of a sequence those that collective.Chunks names, one after the other. See AllReduce.
+func GatherSequence(x *gorgonia.Node, ranks int) (*gorgonia.Node, error) {
+	return spec.Apply(collective.GatherSequence{Ranks: ranks}, x)
+}
+
+// ScatterSequence returns this rank's part [B,S,...] of the elementwise sum of x [B,ranks*S,...] over ranks: see
+// GatherSequence.
+func ScatterSequence(x *gorgonia.Node, ranks int) (*gorgonia.Node, error) {
+	return spec.Apply(collective.ScatterSequence{Ranks: ranks}, x)
 }

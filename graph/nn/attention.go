@@ -102,11 +102,11 @@ func (b *Builder) Attention(prefix string, c AttentionConfig) *Attention {
 // AttentionParts holds the nodes of a layer's output and of what it comes from.
 type AttentionParts struct {
 	Output *G.Node // [B,S,Dim]
-	K, V   *G.Node // [B,S,Hkv,D], rotated, and [B,S,Hkv,Dv]
+	K, V   *G.Node // [B,S,Hkv,D], rotated, and [B,S,Hkv,Dv]; WithContext of the whole sequences
 }
 
 // Apply adds the layer to the graph of x [B,S,Dim] and returns its output [B,S,Dim]. Position 0 is the first token of a
-// row or, in packed rows, of a document.
+// row or, in packed rows, of a document, or WithContext of a sequence.
 func (l *Attention) Apply(x *G.Node, opts ...ApplyOption) (*G.Node, error) {
 	p, err := l.ApplyParts(x, opts...)
 	return p.Output, err
@@ -119,14 +119,21 @@ func (l *Attention) ApplyParts(x *G.Node, opts ...ApplyOption) (p AttentionParts
 	}
 	defer fault.Name(&err, "nn", "attention "+l.prefix)
 	b := l.builder // a copy, so that an error stays in this call
-	documents, err := b.documents(x, l.config.Dim, ops.Params{}, opts)
+	seqs, err := b.layout(x, l.config.Dim, ops.Params{}, opts)
 	if err != nil {
 		return p, err
 	}
 	q, k, v := l.project(&b, x)
-	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, l.config.RoPEBase, 0, documents)) }
-	q, p.K, p.V = rope(q), rope(k), v
-	p.Output = b.Linear(b.Node(ops.CausalAttention(q, p.K, p.V, documents)), l.prefix+"wo")
+	outputs := seqs.runs(&b, q)
+	for i, q := range outputs {
+		outputs[i] = b.Node(ops.RoPE(q, l.config.RoPEBase, 0, seqs.at(i)))
+	}
+	p.K = b.Node(ops.RoPE(seqs.whole(&b, k), l.config.RoPEBase, 0, seqs.documents))
+	p.V = seqs.whole(&b, v)
+	for i, q := range outputs {
+		outputs[i] = b.Node(ops.CausalAttention(q, p.K, p.V, seqs.at(i)))
+	}
+	p.Output = b.Linear(seqs.join(&b, outputs), l.prefix+"wo")
 	if b.err != nil {
 		return AttentionParts{}, b.err
 	}

@@ -2,8 +2,6 @@ package nn
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"slices"
 
 	G "gorgonia.org/gorgonia"
@@ -226,22 +224,8 @@ type NSAParts struct {
 	stored G.Nodes // what Fill stores
 }
 
-// ApplyOption is an option of Apply.
-type ApplyOption func(*applyOptions)
-
-type applyOptions struct {
-	cuSeqlens *G.Node
-}
-
-// WithCuSeqlens packs documents into the rows of x. cuSeqlens holds their boundaries [K+1], int32 or int: see
-// ops.DocumentTable. Each document has the output and the input gradient of a run of its own. A nil node changes
-// nothing: each row is one document. Layers of a graph that get the same node share its table.
-func WithCuSeqlens(cuSeqlens *G.Node) ApplyOption {
-	return func(o *applyOptions) { o.cuSeqlens = cuSeqlens }
-}
-
 // Apply adds the layer to the graph of x [B,S,Dim] and returns its output [B,S,Dim]. Position 0 is the first token of a
-// row or, in packed rows, of a document.
+// row or, in packed rows, of a document, or WithContext of a sequence.
 func (l *NSA) Apply(x *G.Node, opts ...ApplyOption) (*G.Node, error) {
 	p, err := l.ApplyParts(x, opts...)
 	return p.Output, err
@@ -254,28 +238,48 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 	}
 	defer fault.Name(&err, "nn", "nsa "+l.prefix)
 	c, b := l.config, l.builder // b is a copy, so that an error stays in this call
-	documents, err := b.documents(x, c.Dim, c.Params, opts)
+	seqs, err := b.layout(x, c.Dim, c.Params, opts)
 	if err != nil {
 		return p, err
 	}
 	q, k, v := l.project(&b, x)
-	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, c.RoPEBase, 0, documents)) }
-	q = rope(q)
+	queries := seqs.runs(&b, q)
+	for i, q := range queries {
+		queries[i] = b.Node(ops.RoPE(q, c.RoPEBase, 0, seqs.at(i)))
+	}
 	for _, branch := range c.branches() {
-		k[branch] = rope(k[branch])
+		k[branch] = b.Node(ops.RoPE(seqs.whole(&b, k[branch]), c.RoPEBase, 0, seqs.documents))
+		v[branch] = seqs.whole(&b, v[branch])
 	}
 
-	kc := l.compress(&b, "phi_k.", k[decode.Compressed], documents) // [B,Nc,Hkv,D]
-	vc := l.compress(&b, "phi_v.", v[decode.Compressed], documents) // [B,Nc,Hkv,Dv]
+	// Every rank compresses whole sequences. Its own part alone would need the keys across the borders of its chunks and
+	// another gather, to save what is little beside attention.
+	kc := l.compress(&b, "phi_k.", k[decode.Compressed], seqs.documents) // [B,Nc,Hkv,D]
+	vc := l.compress(&b, "phi_v.", v[decode.Compressed], seqs.documents) // [B,Nc,Hkv,Dv]
 	p.stored = append(G.Nodes{kc, vc}, c.interleaved(k, v)...)
-	p.Compressed = b.Node(ops.CompressedAttention(q, kc, vc, c.Params, documents))
-	if !c.NoSelected {
-		lse := b.Node(ops.LSE(p.Compressed)) // [B,Hq,S]
-		p.Blocks = b.Node(ops.SelectBlocks(q, kc, lse, c.Params, documents))
-		p.Selected = b.Node(ops.SelectedAttention(q, k[decode.Selected], v[decode.Selected], p.Blocks, c.SelectBlock,
-			documents))
+	attend := func(branch func(run int, q *G.Node) (*G.Node, error)) (o G.Nodes) {
+		for i, q := range queries {
+			o = append(o, b.Node(branch(i, q)))
+		}
+		return o
 	}
-	p.Window = b.Node(ops.SlidingWindow(q, k[decode.Window], v[decode.Window], c.Window, documents))
+	compressed := attend(func(i int, q *G.Node) (*G.Node, error) {
+		return ops.CompressedAttention(q, kc, vc, c.Params, seqs.at(i))
+	})
+	p.Compressed = seqs.join(&b, compressed)
+	if !c.NoSelected {
+		p.Blocks = seqs.join(&b, attend(func(i int, q *G.Node) (*G.Node, error) {
+			lse := b.Node(ops.LSE(compressed[i])) // [B,Hq,S]
+			return ops.SelectBlocks(q, kc, lse, c.Params, seqs.at(i))
+		}))
+		blocks := seqs.runs(&b, p.Blocks)
+		p.Selected = seqs.join(&b, attend(func(i int, q *G.Node) (*G.Node, error) {
+			return ops.SelectedAttention(q, k[decode.Selected], v[decode.Selected], blocks[i], c.SelectBlock, seqs.at(i))
+		}))
+	}
+	p.Window = seqs.join(&b, attend(func(i int, q *G.Node) (*G.Node, error) {
+		return ops.SlidingWindow(q, k[decode.Window], v[decode.Window], c.Window, seqs.at(i))
+	}))
 
 	p.Gates = l.gates(&b, x)
 	outputs := slices.DeleteFunc(G.Nodes{p.Compressed, p.Selected, p.Window}, func(n *G.Node) bool { return n == nil })
@@ -285,27 +289,6 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 		return NSAParts{}, b.err
 	}
 	return p, nil
-}
-
-// documents checks a layer's input x [B,S,dim] and options, and returns the option of ops for the packed documents.
-func (b *Builder) documents(x *G.Node, dim int, p ops.Params, opts []ApplyOption) (ops.Option, error) {
-	if x == nil {
-		return nil, errors.New("x is nil")
-	}
-	if s := x.Shape(); s.Dims() != 3 || s[2] != dim {
-		return nil, fmt.Errorf("x has shape %v, want [B,S,%d]", s, dim)
-	}
-	var o applyOptions
-	for _, opt := range opts {
-		if opt == nil {
-			return nil, errors.New("nil option")
-		}
-		opt(&o)
-	}
-	if o.cuSeqlens == nil {
-		return ops.WithDocuments(nil), nil
-	}
-	return ops.WithDocuments(b.Node(ops.DocumentTable(o.cuSeqlens, x.Shape()[0], x.Shape()[1], p))), nil
 }
 
 // project returns the projections of x [B,S,Dim], not yet rotated: q [B,S,Hq,D], and k [B,S,Hkv,D] and v [B,S,Hkv,Dv]

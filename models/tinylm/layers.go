@@ -33,16 +33,16 @@ func (c Config) stream(b *nn.Builder, tokens *G.Node, attention func(i int, x, n
 	return norm(x, "norm")
 }
 
-// addLogits adds a model to the graph of b and returns its logits [B,S,V] for tokens [B,S], and its layers. cuSeqlens
-// has the boundaries of documents; nil: each row is one document.
-func (c Config) addLogits(b *nn.Builder, tokens, cuSeqlens *G.Node) (logits *G.Node, layers []Layer) {
+// addLogits adds a model to the graph of b and returns its logits [B,S,V] for tokens [B,S], and its layers. attention has
+// the options of their attention.
+func (c Config) addLogits(b *nn.Builder, tokens *G.Node, attention []nn.ApplyOption) (logits *G.Node, layers []Layer) {
 	x := c.stream(b, tokens, func(i int, x, normed *G.Node) *G.Node {
 		l := Layer{Prefix: layerPrefix(i), Stream: x}
 		var err error
 		if c.Attention == Dense {
-			l.Output, err = b.Attention(l.Prefix+"attn.", c.denseConfig()).Apply(normed, nn.WithCuSeqlens(cuSeqlens))
+			l.Output, err = b.Attention(l.Prefix+"attn.", c.denseConfig()).Apply(normed, attention...)
 		} else {
-			l.NSAParts, err = b.NSA(l.Prefix+"attn.", c.NSAConfig).ApplyParts(normed, nn.WithCuSeqlens(cuSeqlens))
+			l.NSAParts, err = b.NSA(l.Prefix+"attn.", c.NSAConfig).ApplyParts(normed, attention...)
 		}
 		l.Output = b.Node(l.Output, err)
 		layers = append(layers, l)

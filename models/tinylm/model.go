@@ -22,6 +22,7 @@ import (
 type Model struct {
 	weights    *Weights
 	batch, seq int
+	own        []int // the tokens of a sequence that Tokens has, WithContext of several ranks; nil: all
 
 	graph       *G.ExprGraph
 	tokens      []int32 // [B,S]
@@ -90,13 +91,22 @@ func NewPlan(c Config, batch, seq int, opts ...ModelOption) (_ graph.Plan, err e
 // build adds a model of configuration c to m.graph, the graph of b.
 func (m *Model) build(c Config, b *nn.Builder, o modelOptions) (err error) {
 	var tokens, targets, cuSeqlens *G.Node
-	m.tokens, tokens = newInput(m.graph, "tokens", m.batch, m.seq)
-	m.targets, targets = newInput(m.graph, "targets", m.batch, m.seq)
+	var attention []nn.ApplyOption
+	if o.context > 1 {
+		rank := o.group.Rank() % o.context
+		attention = append(attention, nn.WithContext(rank, o.context))
+		if m.own, err = nn.ContextTokens(rank, o.context, m.seq); err != nil {
+			return err
+		}
+	}
+	m.tokens, tokens = newInput(m.graph, "tokens", m.batch, m.seq/o.context)
+	m.targets, targets = newInput(m.graph, "targets", m.batch, m.seq/o.context)
 	if o.packed {
 		m.cuSeqlens, cuSeqlens = newInput(m.graph, "cu_seqlens", o.documents+1)
 		m.wholeRows()
+		attention = append(attention, nn.WithCuSeqlens(cuSeqlens))
 	}
-	m.logits, m.layers = c.addLogits(b, tokens, cuSeqlens)
+	m.logits, m.layers = c.addLogits(b, tokens, attention)
 	m.loss = b.Node(ops.CrossEntropy(m.logits, targets))
 	if b.Err() != nil {
 		return b.Err()
@@ -190,11 +200,34 @@ func (m *Model) wholeRows() {
 	}
 }
 
+// Fill takes the tokens and targets, [B,S] row by row, of whole sequences. A model WithContext takes those of its rank.
+func (m *Model) Fill(tokens, targets []int32) error {
+	if n := m.batch * m.seq; len(tokens) != n || len(targets) != n {
+		return fmt.Errorf("tinylm: %d tokens and %d targets, want %d of each", len(tokens), len(targets), n)
+	}
+	if m.own == nil {
+		copy(m.tokens, tokens)
+		copy(m.targets, targets)
+		return nil
+	}
+	for row := range m.batch {
+		for i, t := range m.own {
+			to, from := row*len(m.own)+i, row*m.seq+t
+			m.tokens[to], m.targets[to] = tokens[from], targets[from]
+		}
+	}
+	return nil
+}
+
 // NextTokens sets the target of each token to the token that follows in its row and document. The last token of a row
-// or document has no such token: its target is ignored.
+// or document has no such token: its target is ignored. So are, WithContext, those of the last token of each chunk.
 func (m *Model) NextTokens() {
+	run := m.seq // tokens that follow each other
+	if m.own != nil {
+		run = len(m.own) / 2
+	}
 	for i := range m.targets {
-		if (i+1)%m.seq == 0 {
+		if (i+1)%run == 0 {
 			m.targets[i] = -1
 		} else {
 			m.targets[i] = m.tokens[i+1]

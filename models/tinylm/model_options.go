@@ -25,6 +25,7 @@ type modelOptions struct {
 	accumulate   bool
 	recompute    bool
 	group        graph.Group // nil: none, or one rank
+	context      int         // ranks that share a sequence, at least 1
 	packed       bool
 	documents    int
 	vm           func(*Model) (G.VM, error)
@@ -78,6 +79,12 @@ func WithGroup(g graph.Group) ModelOption {
 	}
 }
 
+// WithContext lays each sequence over so many ranks of WithGroup, which must divide those of the group: see
+// nn.WithContext. So Tokens, Targets and Logits are those of nn.ContextTokens, [B,S/ranks]. The rows of a batch are those
+// of each of the size/ranks parts of the group, whose ranks follow each other. S must be a multiple of 2*ranks. It
+// excludes WithDocuments.
+func WithContext(ranks int) ModelOption { return func(o *modelOptions) { o.context = ranks } }
+
 // WithMachine passes options on to graph.NewMachine.
 func WithMachine(opts ...graph.Option) ModelOption {
 	return func(o *modelOptions) { o.graph = append(o.graph, opts...) }
@@ -93,13 +100,24 @@ func checkModel(c Config, batch, seq int, opts []ModelOption) (o modelOptions, e
 	if err := checkTokens(batch, seq); err != nil {
 		return o, err
 	}
+	o.context = 1
 	for _, opt := range opts {
 		if opt == nil {
 			return o, errors.New("nil option")
 		}
 		opt(&o)
 	}
+	ranks := 1
+	if o.group != nil {
+		ranks = o.group.Size()
+	}
 	switch {
+	case o.context < 1 || ranks%o.context != 0:
+		err = fmt.Errorf("a sequence over %d ranks, want a number that divides the %d of the group", o.context, ranks)
+	case o.context > 1 && seq%(2*o.context) != 0:
+		err = fmt.Errorf("a sequence over %d ranks: want a multiple of %d tokens", o.context, 2*o.context)
+	case o.context > 1 && o.packed:
+		err = errors.New("WithContext excludes WithDocuments")
 	case o.packed && (o.documents < batch || o.documents > MaxTokens):
 		err = fmt.Errorf("room for %d documents, want %d to %d", o.documents, batch, MaxTokens)
 	case o.vm != nil && len(o.graph) > 0:

@@ -4,6 +4,7 @@ package disttest
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -66,6 +67,47 @@ var collectives = []struct {
 		}, 0},
 	{"all-gather", ops.AllGather, allOf, partOf, 1},
 	{"reduce-scatter", ops.ReduceScatter, partOf, allOf, -1},
+	{"gather-sequence", onSequences(ops.GatherSequence), sequencesOf, chunksOf, 1},
+	{"scatter-sequence", onSequences(ops.ScatterSequence), chunksOf, sequencesOf, -1},
+}
+
+// batch is the number of sequences in the inputs of the collectives of sequences.
+const batch = 5
+
+// onSequences applies an op to a matrix whose elements are those of a batch of sequences.
+func onSequences(apply func(x *G.Node, ranks int) (*G.Node, error)) func(x *G.Node, ranks int) (*G.Node, error) {
+	return func(x *G.Node, ranks int) (*G.Node, error) {
+		y, err := apply(G.Must(G.Reshape(x, tensor.Shape{batch, x.Shape().TotalSize() / batch})), ranks)
+		if err != nil {
+			return nil, err
+		}
+		return G.Reshape(y, tensor.Shape{y.Shape().TotalSize() / 5, 5})
+	}
+}
+
+// sequencesOf puts the ranks' first chunks in order, and behind them the second ones in the reverse order.
+func sequencesOf(_ int, x [][]float64) (y []float64) {
+	n := len(x[0]) / batch / 2
+	for b := range batch {
+		for _, theirs := range x {
+			y = append(y, theirs[2*b*n:][:n]...)
+		}
+		for _, theirs := range slices.Backward(x) {
+			y = append(y, theirs[(2*b+1)*n:][:n]...)
+		}
+	}
+	return y
+}
+
+func chunksOf(rank int, x [][]float64) (y []float64) {
+	total, ranks := sumOf(rank, x), len(x)
+	n := len(total) / batch / ranks / 2
+	for b := range batch {
+		for _, chunk := range []int{rank, 2*ranks - 1 - rank} {
+			y = append(y, total[(2*ranks*b+chunk)*n:][:n]...)
+		}
+	}
+	return y
 }
 
 func sumOf(_ int, x [][]float64) []float64 {
@@ -100,27 +142,35 @@ func partOf(rank int, x [][]float64) []float64 {
 	return sumOf(rank, x)[rank*n : (rank+1)*n]
 }
 
-// Collectives tests the results and gradients of each collective op, in float32 or float64.
+// Collectives tests the results and gradients of each collective op, in float32 or float64: among all ranks, and among
+// the first and the second half of them.
 func Collectives(t *testing.T, ranks int, dt tensor.Dtype, open Open) {
 	tolerance := map[tensor.Dtype]float64{tensor.Float32: 1e-6, tensor.Float64: 1e-14}[dt]
 	for _, c := range collectives {
-		t.Run(fmt.Sprintf("%s/%d", c.name, ranks), func(t *testing.T) {
-			rows := map[int]int{-1: 2 * ranks, 0: 3, 1: 2}[c.gather]
-			results := map[int]int{-1: 2, 0: 3, 1: 2 * ranks}[c.gather]
-			x, dy, y, dx := make([][]float64, ranks), make([][]float64, ranks), make([][]float64, ranks),
-				make([][]float64, ranks)
-			for r := range ranks {
-				x[r], dy[r] = testutil.Normal(uint64(1+r), rows*5), testutil.Normal(uint64(100+r), results*5)
+		for _, among := range []int{ranks, ranks / 2} {
+			if among == 0 {
+				continue
 			}
-			require.NoError(t, OnRanks(ranks, func(g graph.Group) (err error) {
-				y[g.Rank()], dx[g.Rank()], err = runCollective(g, c.apply, dt, open, x[g.Rank()], dy[g.Rank()])
-				return err
-			}))
-			for r := range ranks {
-				testutil.Within(t, "y", y[r], c.y(r, x), tolerance)
-				testutil.Within(t, "dx", dx[r], c.dx(r, dy), tolerance)
-			}
-		})
+			t.Run(fmt.Sprintf("%s/%d of %d", c.name, among, ranks), func(t *testing.T) {
+				rows := map[int]int{-1: 2 * among, 0: 3, 1: 2}[c.gather]
+				results := map[int]int{-1: 2, 0: 3, 1: 2 * among}[c.gather]
+				x, dy, y, dx := make([][]float64, ranks), make([][]float64, ranks), make([][]float64, ranks),
+					make([][]float64, ranks)
+				for r := range ranks {
+					x[r], dy[r] = testutil.Normal(uint64(1+r), rows*5), testutil.Normal(uint64(100+r), results*5)
+				}
+				apply := func(x *G.Node, _ int) (*G.Node, error) { return c.apply(x, among) }
+				require.NoError(t, OnRanks(ranks, func(g graph.Group) (err error) {
+					y[g.Rank()], dx[g.Rank()], err = runCollective(g, apply, dt, open, x[g.Rank()], dy[g.Rank()])
+					return err
+				}))
+				for r := range ranks {
+					own := r % among
+					testutil.Within(t, "y", y[r], c.y(own, x[r-own:][:among]), tolerance)
+					testutil.Within(t, "dx", dx[r], c.dx(own, dy[r-own:][:among]), tolerance)
+				}
+			})
+		}
 	}
 }
 

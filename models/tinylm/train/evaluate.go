@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -43,7 +44,7 @@ func (r *runner) evaluate(ctx context.Context) error {
 		return err
 	}
 	r.phase("evaluating")
-	loss, err := r.heldOut(ctx, &r.ranks, r.EvalTokens)
+	loss, err := r.heldOut(ctx, r.EvalTokens)
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -72,63 +73,55 @@ func (r *runner) evaluate(ctx context.Context) error {
 	return nil
 }
 
-// heldOut returns the held-out loss over roughly the given number of tokens, in nats per token. The given ranks share
-// the batches.
-func (r *runner) heldOut(ctx context.Context, among *ranks, tokens int) (float64, error) {
+// heldOut returns the held-out loss over roughly the given number of tokens, in nats per token. The ranks share the
+// batches.
+func (r *runner) heldOut(ctx context.Context, tokens int) (float64, error) {
 	batches, err := r.corpus.HeldOut(r.shape, tokens)
 	if err != nil {
 		return 0, err
 	}
 	sum, targets := 0.0, 0
-	for some := range slices.Chunk(batches, among.size()) {
+	parts, own := r.parts()
+	for some := range slices.Chunk(batches, parts) {
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
-		own := 0.0
-		if among.rank() < len(some) {
-			if own, err = r.evaluateBatch(some[among.rank()]); err != nil {
+		loss := 0.0
+		mine := some[min(own, len(some)-1)]
+		if own < len(some) || r.ContextParallel > 1 { // all parts run the ops that gather
+			if loss, err = r.evaluateBatch(mine); err != nil {
 				return 0, err
 			}
 		}
-		losses, err := share(among, "a held-out loss", own)
+		losses, err := share(&r.ranks, "a held-out loss", math.Float64bits(loss)) // JSON has no NaN
 		if err != nil {
 			return 0, err
 		}
-		for i, b := range some {
-			sum, targets = sum+losses[i]*float64(b.Targeted), targets+b.Targeted
+		for rank, bits := range losses {
+			loss, part := math.Float64frombits(bits), rank/r.ContextParallel
+			if part == own && value.NotFinite(loss) {
+				return 0, r.diagnose(fmt.Errorf("the held-out loss after step %d is %v", r.state.Step, loss),
+					[]*corpus.Batch{mine})
+			}
+			if part < len(some) {
+				sum += loss
+			}
+		}
+		for _, b := range some {
+			targets += b.Targeted
 		}
 		r.watchdog.alive()
 	}
 	return sum / float64(targets), nil
 }
 
-// evaluateBatch returns the loss of a held-out batch.
+// evaluateBatch returns the sum of the losses of this rank's targets in a held-out batch.
 func (r *runner) evaluateBatch(b *corpus.Batch) (float64, error) {
-	fill(r.eval, b)
-	if err := r.eval.Run(); err != nil {
+	if err := errors.Join(fill(r.eval, b), r.eval.Run()); err != nil {
 		return 0, err
 	}
 	loss, err := r.eval.Loss()
-	if err == nil && value.NotFinite(loss) {
-		err = r.diagnose(fmt.Errorf("the held-out loss after step %d is %v", r.state.Step, loss), []*corpus.Batch{b})
-	}
-	return loss, err
-}
-
-// evaluateAndSample makes the last evaluation and the sample, on one rank.
-func (r *runner) evaluateAndSample(ctx context.Context, res *Result) (err error) {
-	if r.FinalEval > 0 {
-		r.lastPhase("final evaluation")
-		if res.HeldOutLoss, err = r.heldOut(ctx, new(ranks), r.FinalEval); err != nil {
-			return err
-		}
-		res.BitsPerByte = r.corpus.BitsPerByte(res.HeldOutLoss)
-	}
-	if r.Sample > 0 {
-		r.lastPhase("sampling")
-		res.Sample, err = r.sample(ctx)
-	}
-	return err
+	return loss * float64(r.eval.NumTargets()), err
 }
 
 // sampleStart is the most tokens of held-out text that begin the sample.

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
@@ -14,11 +15,18 @@ import (
 // longer than a step.
 const statisticsTokens = 4096
 
-// recordLayers records statistics of the NSA layers in the last evaluated batch: means of the gates, the entropy of
+// recordLayers records statistics of the NSA layers in the last evaluated batch, of its tokens on this rank: means of the gates, the entropy of
 // their shares, and which blocks were selected.
 func (r *runner) recordLayers() error {
 	values := map[string]float64{}
 	places := positions(r.shape.Batch, r.Context, r.eval.CuSeqlens())
+	if r.ContextParallel > 1 {
+		own, err := nn.ContextTokens(r.rank()%r.ContextParallel, r.ContextParallel, r.Context)
+		if err != nil {
+			return err
+		}
+		places = slices.Repeat(own, r.shape.Batch)
+	}
 	every := len(places)/statisticsTokens | 1 // odd, so that the samples cover all positions in a block
 	places = everyNth(places, 1, every)
 	for i, l := range r.eval.Layers() {

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -47,8 +48,7 @@ func BenchmarkLayerStatistics(b *testing.B) {
 			const stepsOfTurn = 5
 			evaluated := func(m *tinylm.Model) func() error {
 				return func() error {
-					fill(m, batch)
-					if err := m.Run(); err != nil {
+					if err := errors.Join(fill(m, batch), m.Run()); err != nil {
 						return err
 					}
 					_, err := m.Loss()

@@ -40,7 +40,9 @@ func (r *runner) open(ctx context.Context) (err error) {
 	if r.batches, r.shape.Batch, err = r.cut(r.size()); err != nil {
 		return err
 	}
-	r.Accumulate = cmp.Or(r.Accumulate, r.size())
+	if r.Accumulate == 0 {
+		r.Accumulate, _ = r.parts()
+	}
 	from, err := r.openCheckpoint(ctx)
 	if err != nil {
 		return err

@@ -71,10 +71,11 @@ type Options struct {
 	SaveMinutes float64 `yaml:"save-minutes" help:"minutes between checkpoints besides those at evaluations and the end; 0: no others"`
 	Keep        int     `yaml:"keep" help:"checkpoints to keep, beside the best one"`
 
-	Device    string `yaml:"device" help:"auto, cpu or cuda:N; cuda:0,1, cuda:all or cpu:N train on several ranks; auto is the first GPU, or the CPU"`
-	Shard     bool   `yaml:"shard" help:"each rank keeps the optimizer's moments of a part of the weights (ZeRO-1): less memory, the same results"`
-	Precision string `yaml:"precision" help:"of the activations: f32, bf16 (on a GPU or a CPU with AVX512_BF16) or fp16 (on a GPU)"`
-	Out       string `yaml:"-" fixed:"true" help:"folder of the run, which is made; empty: one of today's date and time below runs"`
+	Device          string `yaml:"device" help:"auto, cpu or cuda:N; cuda:0,1, cuda:all or cpu:N train on several ranks; auto is the first GPU, or the CPU"`
+	ContextParallel int    `yaml:"context-parallel" help:"ranks that share each sequence, and must divide those of -device; -context is a multiple of twice as many"`
+	Shard           bool   `yaml:"shard" help:"each rank keeps the optimizer's moments of a part of the weights (ZeRO-1): less memory, the same results"`
+	Precision       string `yaml:"precision" help:"of the activations: f32, bf16 (on a GPU or a CPU with AVX512_BF16) or fp16 (on a GPU)"`
+	Out             string `yaml:"-" fixed:"true" help:"folder of the run, which is made; empty: one of today's date and time below runs"`
 
 	config, resume string // of the command line: its YAML file, and the folder of the run to resume
 	verbose        bool   // of the command line
@@ -83,8 +84,9 @@ type Options struct {
 
 // hooks are for tests. Zero values change nothing.
 type hooks struct {
-	retryFor, retryEvery, stallTime time.Duration  // instead of the constants of these names
-	stepped                         func(step int) // called after each step
+	retryFor, retryEvery, stallTime time.Duration                 // instead of the constants of these names
+	stepped                         func(step int)                // called after each step
+	group                           func(graph.Group) graph.Group // what the run gets for its group
 }
 
 // Preset returns the options of the given name: tiny trains for two minutes on a CPU, base for an hour.
@@ -94,7 +96,7 @@ func Preset(name string) (Options, error) {
 		return Options{}, err
 	}
 	o := Options{
-		Preset: name, TextField: "text", Seed: 1, Batch: 6, Minutes: 2,
+		Preset: name, TextField: "text", Seed: 1, Batch: 6, ContextParallel: 1, Minutes: 2,
 		Optimizer: muonOptimizer, LR: 6e-3, Warmup: 0.03, Schedule: cosineSchedule, Floor: 0.05, Beta2: 0.95,
 		Decay: 0.1, Clip: 1,
 		EvalTokens: 16 << 10, FinalEval: 256 << 10, Sample: 400, Temperature: 0.8, TopK: 40,
@@ -162,7 +164,7 @@ func (o *Options) Validate() error {
 		{"batch", o.Batch, 1, maxTokens}, {"accumulate", o.Accumulate, 0, maxTokens}, {"steps", o.Steps, 0, maxSteps},
 		{"eval-every", o.EvalEvery, 0, math.MaxInt}, {"eval-tokens", o.EvalTokens, 1, maxTokens},
 		{"final-eval", o.FinalEval, 0, maxTokens}, {"sample", o.Sample, 0, maxTokens}, {"keep", o.Keep, 1, 1 << 20},
-		{"phi-hidden", o.PhiHidden, 0, maxTokens},
+		{"phi-hidden", o.PhiHidden, 0, maxTokens}, {"context-parallel", o.ContextParallel, 1, maxTokens},
 	} {
 		if s.v < s.from || s.v > s.to {
 			return fmt.Errorf("train: -%s is %d, want %d to %d", s.name, s.v, s.from, s.to)
@@ -185,6 +187,10 @@ func (o *Options) Validate() error {
 	}
 	if o.Context > 0 && o.Batch > maxTokens/o.Context {
 		return fmt.Errorf("train: -batch %d of -context %d, want at most %d tokens", o.Batch, o.Context, maxTokens)
+	}
+	if n := o.ContextParallel; n > 1 && (o.Packed || o.Context%(2*n) != 0) {
+		return fmt.Errorf("train: -context-parallel %d with -context %d and -packed=%v: want a multiple of %d tokens that are "+
+			"not packed", n, o.Context, o.Packed, 2*n)
 	}
 	if o.Separator != "" && o.Tokenizer == "" {
 		return fmt.Errorf("train: -separator %q without -tokenizer: the separator of bytes is the byte 0", o.Separator)

@@ -173,7 +173,7 @@ func (r *runner) checkMachineOptions() error {
 func (r *runner) trainOptions(recompute, shard bool) []tinylm.ModelOption {
 	list := append(r.modelOptions(), tinylm.WithOptimizer(r.solver), tinylm.WithMachine(append(r.machineOptions(),
 		graph.WithCapture())...))
-	if r.group != nil {
+	if r.group != nil && r.ContextParallel == 1 {
 		list = append(list, tinylm.WithGroup(r.group))
 	}
 	if shard {
@@ -199,6 +199,9 @@ func (r *runner) evalOptions() []tinylm.ModelOption {
 // modelOptions returns the options of all models of the run.
 func (r *runner) modelOptions() []tinylm.ModelOption {
 	list := []tinylm.ModelOption{tinylm.WithoutLogits()}
+	if r.ContextParallel > 1 {
+		list = append(list, tinylm.WithGroup(r.group), tinylm.WithContext(r.ContextParallel))
+	}
 	if r.Packed {
 		list = append(list, tinylm.WithDocuments(r.shape.Documents))
 	}

@@ -140,6 +140,11 @@ func (r *ranks) size() int {
 	return r.group.Size()
 }
 
+// parts returns the number of parts of the ranks, and that of this rank: -context-parallel ranks share each batch.
+func (r *runner) parts() (n, own int) {
+	return r.size() / r.ContextParallel, r.rank() / r.ContextParallel
+}
+
 // leads reports whether this rank decides, shows the progress and writes the run folder.
 func (r *ranks) leads() bool { return r.rank() == 0 }
 
@@ -284,8 +289,14 @@ func (r *runner) agree() error {
 
 // cut returns how many batches a step has on each of n ranks, and how many windows a batch has. A step has -accumulate
 // batches of -batch windows in all, those of one rank after those of another: batch i·n + r is the i-th of rank r. Where
-// the ranks cannot share the batches evenly, as after a run on another number of ranks, the batches are smaller.
+// the ranks cannot share the batches evenly, as after a run on another number of ranks, the batches are smaller. With
+// -context-parallel the ranks of a part count as one.
 func (o *Options) cut(n int) (batches, windows int, err error) {
+	if n%o.ContextParallel != 0 {
+		return 0, 0, command.UsageError(fmt.Errorf("-context-parallel %d on %d ranks: want a number that divides them",
+			o.ContextParallel, n))
+	}
+	n /= o.ContextParallel
 	all := cmp.Or(o.Accumulate, n) * o.Batch
 	if all%n != 0 {
 		return 0, 0, command.UsageError(fmt.Errorf("-accumulate %d batches of -batch %d windows: "+

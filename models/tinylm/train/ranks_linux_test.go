@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/runlog"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
@@ -104,6 +105,71 @@ func TestRanks(t *testing.T) {
 	}
 }
 
+// TestContextParallel: a run whose sequences lie over ranks takes the steps of one rank, up to rounding, alone and with
+// several parts of the batch. It is stopped and resumed on as many ranks to the same bits, and on others.
+func TestContextParallel(t *testing.T) {
+	t.Parallel()
+	args := tinyArgs(t, "-steps", "12", "-batch", "2", "-accumulate", "2", "-save-minutes", "0", "-eval-tokens", "300",
+		"-eval-every", "9")
+	over := func(ranks, context int, more ...string) []string {
+		return append([]string{"-device", rankDevice(ranks), "-context-parallel", strconv.Itoa(context)}, more...)
+	}
+	train := func(on []string) string {
+		run := newFolder(t)
+		said, err := runRanks(t, nil, slices.Concat(args, on, []string{"-out", run})...)
+		require.NoError(t, err, said)
+		return run
+	}
+	one, two := train(over(1, 1)), train(over(2, 2))
+	require.InEpsilonSlice(t, lossesOf(t, one), lossesOf(t, two), 1e-5)
+	if os.Getenv("NSA_TEST_RANKS") == "" {
+		require.InEpsilonSlice(t, lossesOf(t, one), lossesOf(t, train(over(4, 2, "-shard", "-recompute"))), 1e-5)
+	}
+	run := newFolder(t)
+	var cmd *exec.Cmd
+	started := make(chan struct{})
+	out := &testutil.Listener{Phrase: middle,
+		Heard: sync.OnceFunc(func() { <-started; _ = cmd.Process.Signal(syscall.SIGINT) })}
+	cmd = start(t, out, []string{childHook + "=wait"}, slices.Concat(args, over(2, 2), []string{"-out", run})...)
+	close(started)
+	require.Error(t, cmd.Wait(), "%s", out)
+	require.Equal(t, 1, wholeCheckpoint(t, run).state.Step, "%s", out)
+	for _, on := range [][]string{over(2, 2), over(2, 1)} {
+		again := copyOf(t, run)
+		said, err := runRanks(t, nil, append(on, "-resume", again)...)
+		require.NoError(t, err, said)
+		if slices.Equal(on, over(2, 2)) {
+			require.Equal(t, modelOf(t, two), modelOf(t, again))
+		}
+		require.InEpsilonSlice(t, lossesOf(t, two), lossesOf(t, again), 1e-5)
+	}
+	_, _, err := parse(t, append(args, "-context-parallel", "2")...).cut(3)
+	require.ErrorContains(t, err, "-context-parallel 2 on 3 ranks: want a number that divides them")
+	for want, more := range map[string]string{"want a multiple of 4 tokens": "-context=34", "are not packed": "-packed",
+		"-context-parallel 2 on 1 ranks": "-device=cpu"} {
+		require.ErrorContains(t, refusal(append(args, "-context-parallel", "2", more)...), want)
+	}
+}
+
+// inGather is the end of the names of faults in the middle of a gather.
+const inGather = " in gather"
+
+// gatherFault is a group whose rank has a fault when it comes to its tenth gather, for which the other ranks wait.
+type gatherFault struct {
+	graph.Group
+	fault func()
+	calls int
+}
+
+func (g *gatherFault) AllGather(what string, data []byte) ([][]byte, error) {
+	if what == "gather-sequence" {
+		if g.calls++; g.calls == 10 {
+			g.fault()
+		}
+	}
+	return g.Group.AllGather(what, data)
+}
+
 // TestRanksResume: a signal stops all ranks after the same step, with a checkpoint. On as many ranks the run ends with
 // the bits of one that was not stopped, on one or three with its losses up to rounding.
 func TestRanksResume(t *testing.T) {
@@ -143,6 +209,7 @@ func init() { rankFault = haveFault }
 //	batch, data                  it has other options or data
 //	memory                       too little memory is left on it
 //	killed, stopped, hangs       in the middle of a step
+//	killed, hangs in gather      in the middle of a gather of the attention
 func haveFault(name string, o *Options) error {
 	self, _ := os.FindProcess(os.Getpid())
 	now := map[string]func(){
@@ -163,7 +230,9 @@ func haveFault(name string, o *Options) error {
 	if f := now[name]; f != nil {
 		f()
 	}
-	if f := later[name]; f != nil {
+	if name, inGather := strings.CutSuffix(name, inGather); inGather {
+		o.hooks.group = func(g graph.Group) graph.Group { return &gatherFault{Group: g, fault: later[name]} }
+	} else if f := later[name]; f != nil {
 		o.hooks.stepped = func(step int) {
 			if step == 2 {
 				f()
@@ -211,6 +280,11 @@ func TestRankFaults(t *testing.T) {
 		"exits": "no device", "never comes": "rank 1", "batch": `rank 1 has -batch "2", rank 0 has "1"`,
 		"seed": `rank 1 has -seed "2", rank 0 has "1"`, "data": "rank 1 has data",
 		"killed": "rank 1", "stopped": "rank 1 did not come to", "hangs": "rank 1 did not come to",
+		"killed" + inGather: "rank 1", "hangs" + inGather: "rank 1 did not come to gather-sequence",
+	}
+	if os.Getenv("NSA_TEST_RANKS") != "" { // there NCCL gathers, not the group
+		delete(faults, "killed"+inGather)
+		delete(faults, "hangs"+inGather)
 	}
 	if !testutil.Full(t) { // one of each kind
 		for _, like := range []string{"exits", "seed", "stopped"} {
@@ -226,7 +300,10 @@ func TestRankFaults(t *testing.T) {
 		}
 		ends := map[string]*end{}
 		for fault := range faults {
-			e, began := &end{run: newFolder(t)}, time.Now()
+			e, began, args := &end{run: newFolder(t)}, time.Now(), args
+			if strings.HasSuffix(fault, inGather) {
+				args = append(slices.Clip(args), "-context-parallel", "2")
+			}
 			ends[fault] = e
 			all.Go(func() { // most of them wait
 				e.said, e.err = runRanks(t, append(slices.Clip(quick), childFault+"="+fault),

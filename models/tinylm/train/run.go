@@ -81,7 +81,9 @@ func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 			fail(g, err)
 			err = errors.Join(err, g.Close())
 		}()
-		group = g
+		if group = g; o.hooks.group != nil {
+			group = o.hooks.group(g)
+		}
 	}
 	b, err := cuda.Select(device)
 	if err != nil {
@@ -344,20 +346,34 @@ func (r *runner) finish(ctx context.Context) (*Result, error) {
 		return r.result(), err
 	}
 	res := r.result()
-	return res, r.lead(ctx, "the final evaluation and the sample", func(ctx context.Context) error {
-		return r.finishBest(ctx, res)
-	})
+	err := r.lead(ctx, "writing the model", func(context.Context) error { return r.writeBest(res) })
+	if err == nil {
+		res.BestStep, err = decide(&r.ranks, "the step of the model", res.BestStep)
+	}
+	if err == nil {
+		err = r.together(ctx, "reading the model", func(context.Context) error {
+			if r.leads() || res.BestStep == r.state.Step {
+				return nil
+			}
+			return r.restore(res.BestStep)
+		})
+	}
+	if err == nil && r.FinalEval > 0 {
+		r.lastPhase("final evaluation")
+		if res.HeldOutLoss, err = r.heldOut(ctx, r.FinalEval); err == nil {
+			res.BitsPerByte = r.corpus.BitsPerByte(res.HeldOutLoss)
+		}
+	}
+	if err == nil {
+		err = r.lead(ctx, "the sample", func(ctx context.Context) error { return r.sampleAndDescribe(ctx, res) })
+	}
+	return res, err
 }
 
-// finishBest is the part of finish with the best weights, on one rank.
-func (r *runner) finishBest(ctx context.Context, res *Result) error {
+// writeBest makes the weights of the best checkpoint the run's model.
+func (r *runner) writeBest(res *Result) error {
 	if res.BestStep != r.state.Step {
-		best := r.folder.checkpoint(res.BestStep)
-		_, err := verifyCheckpoint(best)
-		if err == nil {
-			err = r.weights.Restore(filepath.Join(best, modelFile))
-		}
-		if err == nil {
+		if err := r.restore(res.BestStep); err == nil {
 			r.display.line("the weights of step %d are the best on held-out data: they are the run's model", res.BestStep)
 		} else {
 			r.warn("the best weights, of step %d: %v: the run's model has those of the last step", res.BestStep, err)
@@ -367,11 +383,25 @@ func (r *runner) finishBest(ctx context.Context, res *Result) error {
 	if err := r.ownFolder(); err != nil {
 		return err
 	}
-	if err := writeFinal(string(r.folder), r.weights); err != nil {
+	return writeFinal(string(r.folder), r.weights)
+}
+
+// restore takes the weights of the checkpoint of a step.
+func (r *runner) restore(step int) error {
+	path := r.folder.checkpoint(step)
+	if _, err := verifyCheckpoint(path); err != nil {
 		return err
 	}
-	if err := r.evaluateAndSample(ctx, res); err != nil {
-		return err
+	return r.weights.Restore(filepath.Join(path, modelFile))
+}
+
+// sampleAndDescribe is the end of finish, on one rank.
+func (r *runner) sampleAndDescribe(ctx context.Context, res *Result) (err error) {
+	if r.Sample > 0 {
+		r.lastPhase("sampling")
+		if res.Sample, err = r.sample(ctx); err != nil {
+			return err
+		}
 	}
 	r.showSkipped()
 	r.warnIf(r.log.Event("end", map[string]any{"tokens": res.Tokens, "waits": res.Waits, "held_out": res.HeldOutLoss}))

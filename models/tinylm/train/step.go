@@ -73,22 +73,23 @@ func (r *runner) step(ctx context.Context, at int) error {
 // readBatches reads the batches of a step, of which s gets those of this rank, and returns the cursor after them. Every
 // rank reads all, so that the cursor is that of the run.
 func (r *runner) readBatches(ctx context.Context, s *pendingStep) (after corpus.Cursor, err error) {
-	for i := range r.batches * r.size() {
+	parts, own := r.parts()
+	for i := range r.batches * parts {
 		var b *corpus.Batch
 		if b, err = r.reader.Next(ctx); err != nil {
 			break
 		}
 		after = b.After
 		s.targets += b.Targeted
-		if i%r.size() == r.rank() {
+		if i%parts == own {
 			s.batches = append(s.batches, b)
 		}
 	}
-	own := ""
+	text := ""
 	if err != nil {
-		own = err.Error()
+		text = err.Error()
 	}
-	all, failed := share(&r.ranks, "the batches", own)
+	all, failed := share(&r.ranks, "the batches", text)
 	if failed != nil {
 		return after, failed
 	}
@@ -118,7 +119,9 @@ func (r *runner) enqueue(s *pendingStep) error {
 		return err
 	}
 	for i, b := range s.batches {
-		fill(r.model, b)
+		if err := fill(r.model, b); err != nil {
+			return err
+		}
 		launch := r.model.Run
 		if i == len(s.batches)-1 {
 			launch = func() error { return r.model.Step() }
@@ -132,7 +135,7 @@ func (r *runner) enqueue(s *pendingStep) error {
 				return err
 			}
 		}
-		r.unread = append(r.unread, &microBatch{s, float64(b.Targeted) / float64(max(1, s.targets))})
+		r.unread = append(r.unread, &microBatch{s, float64(r.model.NumTargets()) / float64(max(1, s.targets))})
 		if err := r.losses.Fetch(); err != nil {
 			return err
 		}
@@ -147,10 +150,9 @@ func (r *runner) enqueue(s *pendingStep) error {
 }
 
 // fill makes b the batch of m.
-func fill(m *tinylm.Model, b *corpus.Batch) {
-	copy(m.Tokens(), b.Tokens)
-	copy(m.Targets(), b.Targets)
+func fill(m *tinylm.Model, b *corpus.Batch) error {
 	copy(m.CuSeqlens(), b.CuSeqlens)
+	return m.Fill(b.Tokens, b.Targets)
 }
 
 // awaitLoss waits for the oldest loss that is not read yet.
@@ -269,8 +271,7 @@ func (r *runner) findNotFinite(batches []*corpus.Batch) (err error) {
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
 	for _, b := range batches {
-		fill(m, b)
-		if err := m.Run(); err != nil {
+		if err := errors.Join(fill(m, b), m.Run()); err != nil {
 			return err
 		}
 	}

@@ -14,7 +14,8 @@ import (
 // Collective is a Spec of this package. It has an output for each input, which may lie in the memory of that input.
 type Collective interface {
 	spec.Differentiable
-	// Of returns the number of ranks, at least 1, and the rank that is the root, 0 without a root.
+	// Of returns the number of ranks, at least 1, and the rank that is the root, 0 without a root. It may divide the number
+	// of ranks of the machine's group: then the first so many ranks run the op among themselves, so do the next, and on.
 	Of() (ranks, root int)
 	// Combine writes the output y of a rank from the inputs x of all ranks, in host memory. y overlaps none of them.
 	Combine(rank int, x []spec.Arg, y spec.Arg)
@@ -30,9 +31,9 @@ type AllReduce struct {
 func (AllReduce) Name() string             { return "all-reduce" }
 func (op AllReduce) Of() (ranks, root int) { return op.Ranks, 0 }
 
-func (op AllReduce) Infer(in []spec.Operand) ([]spec.Operand, error) { return infer(op, in, nil) }
+func (op AllReduce) Infer(in []spec.Operand) ([]spec.Operand, error) { return infer(op, in, -1, 1, 1) }
 
-func (op AllReduce) Combine(_ int, x []spec.Arg, y spec.Arg) { sum(x, y, op.Mean, 0) }
+func (op AllReduce) Combine(_ int, x []spec.Arg, y spec.Arg) { sum(x, y, op.Mean, 0, 0, y.Elements()) }
 
 func (op AllReduce) Bind(k *cpu.Kernel, in, out []spec.Arg) { bind(k, op, in, out) }
 
@@ -49,11 +50,11 @@ type Reduce struct {
 func (Reduce) Name() string             { return "reduce" }
 func (op Reduce) Of() (ranks, root int) { return op.Ranks, op.Root }
 
-func (op Reduce) Infer(in []spec.Operand) ([]spec.Operand, error) { return infer(op, in, nil) }
+func (op Reduce) Infer(in []spec.Operand) ([]spec.Operand, error) { return infer(op, in, -1, 1, 1) }
 
 func (op Reduce) Combine(rank int, x []spec.Arg, y spec.Arg) {
 	if rank == op.Root {
-		sum(x, y, op.Mean, 0)
+		sum(x, y, op.Mean, 0, 0, y.Elements())
 	} else {
 		clear(cpu.Slice[byte](y.Buf))
 	}
@@ -74,7 +75,7 @@ type Broadcast struct{ Ranks, Root int }
 func (Broadcast) Name() string             { return "broadcast" }
 func (op Broadcast) Of() (ranks, root int) { return op.Ranks, op.Root }
 
-func (op Broadcast) Infer(in []spec.Operand) ([]spec.Operand, error) { return infer(op, in, nil) }
+func (op Broadcast) Infer(in []spec.Operand) ([]spec.Operand, error) { return infer(op, in, -1, 1, 1) }
 
 func (op Broadcast) Combine(_ int, x []spec.Arg, y spec.Arg) {
 	copy(cpu.Slice[byte](y.Buf), cpu.Slice[byte](x[op.Root].Buf))
@@ -93,7 +94,7 @@ func (AllGather) Name() string             { return "all-gather" }
 func (op AllGather) Of() (ranks, root int) { return op.Ranks, 0 }
 
 func (op AllGather) Infer(in []spec.Operand) ([]spec.Operand, error) {
-	return infer(op, in, func(n int) (int, bool) { return n * op.Ranks, true })
+	return infer(op, in, 0, 1, op.Ranks)
 }
 
 func (op AllGather) Combine(_ int, x []spec.Arg, y spec.Arg) {
@@ -117,11 +118,11 @@ func (ReduceScatter) Name() string             { return "reduce-scatter" }
 func (op ReduceScatter) Of() (ranks, root int) { return op.Ranks, 0 }
 
 func (op ReduceScatter) Infer(in []spec.Operand) ([]spec.Operand, error) {
-	return infer(op, in, func(n int) (int, bool) { return n / op.Ranks, n%op.Ranks == 0 })
+	return infer(op, in, 0, op.Ranks, 1)
 }
 
 func (op ReduceScatter) Combine(rank int, x []spec.Arg, y spec.Arg) {
-	sum(x, y, false, rank*y.Elements())
+	sum(x, y, false, 0, rank*y.Elements(), y.Elements())
 }
 
 func (op ReduceScatter) Bind(k *cpu.Kernel, in, out []spec.Arg) { bind(k, op, in, out) }
@@ -130,8 +131,9 @@ func (op ReduceScatter) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) 
 	return grad(AllGather(op), in, dy)
 }
 
-// infer checks the ranks and the inputs. first gives the length of an output's first axis, nil for the input's shape.
-func infer(op Collective, in []spec.Operand, first func(int) (int, bool)) (out []spec.Operand, err error) {
+// infer checks the ranks and the inputs. Where an input has a multiple of from along an axis, its output has as many times
+// to; axis -1 is none.
+func infer(op Collective, in []spec.Operand, axis, from, to int) (out []spec.Operand, err error) {
 	ranks, root := op.Of()
 	switch {
 	case ranks < 1 || root < 0 || root >= ranks:
@@ -140,19 +142,18 @@ func infer(op Collective, in []spec.Operand, first func(int) (int, bool)) (out [
 		return nil, errors.New("no inputs")
 	}
 	for i, x := range in {
-		if x.Dtype != tensor.Float32 && x.Dtype != tensor.Float64 && !spec.IsHalf(x.Dtype) {
+		switch {
+		case x.Dtype != tensor.Float32 && x.Dtype != tensor.Float64 && !spec.IsHalf(x.Dtype):
 			return nil, fmt.Errorf("%s is %v, want floats", spec.Numbered("x", i), x)
+		case x.Shape.Dims() <= axis:
+			return nil, fmt.Errorf("%s is %v, want an axis %d", spec.Numbered("x", i), x, axis)
+		case axis >= 0 && x.Shape[axis]%from != 0:
+			return nil, fmt.Errorf("%s is %v, want axis %d a multiple of %d", spec.Numbered("x", i), x, axis, from)
 		}
 		y := x
-		if first != nil {
-			if x.Shape.Dims() == 0 {
-				return nil, fmt.Errorf("%s is a scalar, want an axis", spec.Numbered("x", i))
-			}
-			n, ok := first(x.Shape[0])
-			if !ok {
-				return nil, fmt.Errorf("%s is %v, want a first axis that is a multiple of %d", spec.Numbered("x", i), x, ranks)
-			}
-			y.Shape = append(tensor.Shape{n}, x.Shape[1:]...)
+		if axis >= 0 {
+			y.Shape = x.Shape.Clone()
+			y.Shape[axis] = x.Shape[axis] / from * to
 		}
 		out = append(out, y)
 	}
@@ -178,16 +179,17 @@ func bind(k *cpu.Kernel, op Collective, in, out []spec.Arg) {
 	})
 }
 
-// sum adds the ranks' x from element first on, in the order of the ranks.
-func sum(x []spec.Arg, y spec.Arg, mean bool, first int) {
-	spec.ByType(y.Dtype, sumOf[float32], sumOf[float64])(x, y, mean, first)
+// sum makes n elements of y, from element own on, the sums of those of the ranks' x from element first on, in the order
+// of the ranks.
+func sum(x []spec.Arg, y spec.Arg, mean bool, own, first, n int) {
+	spec.ByType(y.Dtype, sumOf[float32], sumOf[float64])(x, y, mean, own, first, n)
 }
 
-func sumOf[T cpu.Float](x []spec.Arg, y spec.Arg, mean bool, first int) {
-	total := cpu.Slice[T](y.Buf)
+func sumOf[T cpu.Float](x []spec.Arg, y spec.Arg, mean bool, own, first, n int) {
+	total := cpu.Slice[T](y.Buf)[own : own+n]
 	copy(total, cpu.Slice[T](x[0].Buf)[first:])
 	for _, a := range x[1:] {
-		cpu.Add(total, total, cpu.Slice[T](a.Buf)[first:first+len(total)])
+		cpu.Add(total, total, cpu.Slice[T](a.Buf)[first:first+n])
 	}
 	if mean {
 		for i := range total {
