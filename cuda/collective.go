@@ -36,7 +36,7 @@ func (i *collectiveImplementation) Guard(s graph.Call) error {
 	if s.Group == nil {
 		return graph.Refuse(graph.ReasonMissing, "no group: see graph.WithGroup")
 	}
-	if ranks, _ := i.op.Of(); ranks != s.Group.Size() {
+	if ranks, _ := i.op.Of(); s.Group.Size()%ranks != 0 {
 		return graph.Refuse(graph.ReasonShape, "of %d ranks, the group has %d", ranks, s.Group.Size())
 	}
 	for _, x := range s.In {
@@ -55,12 +55,21 @@ func (i *collectiveImplementation) Bind(s graph.Call, in, out []spec.Arg) (graph
 	if !reflect.ValueOf(s.Group).Comparable() { // it is a key of collectives
 		return nil, fmt.Errorf("the Group is a %T, which Go cannot compare: use a pointer", s.Group)
 	}
-	k := &collectiveKernel{backend: i.backend, op: i.op, group: s.Group}
+	ranks, _ := i.op.Of()
+	k := &collectiveKernel{backend: i.backend, op: i.op, group: s.Group, ranks: ranks, rank: s.Group.Rank() % ranks}
 	k.launched = driver.Launched{Op: i.op.Name(), Kernel: "nccl", Owner: k}
 	k.enqueue, k.calls = k.enqueueCalls, k.callAll
 	_, gathers := i.op.(collective.AllGather)
 	_, scatters := i.op.(collective.ReduceScatter)
 	for j, x := range in {
+		switch i.op.(type) {
+		case collective.GatherSequence:
+			k.addChunks(x, out[j], x.Operand)
+			continue
+		case collective.ScatterSequence:
+			k.addChunks(x, out[j], out[j].Operand)
+			continue
+		}
 		n, before := min(x.Elements(), out[j].Elements()), len(k.parts)-1
 		behind := func(at int) bool { return at < len(s.Adjacent) && s.Adjacent[at] }
 		if !gathers && !scatters && j > 0 && x.Dtype == in[j-1].Dtype && behind(j) && behind(len(in)+j) {
@@ -68,9 +77,24 @@ func (i *collectiveImplementation) Bind(s graph.Call, in, out []spec.Arg) (graph
 			p.count = (p.count*p.size+driver.Alignment-1)/driver.Alignment*driver.Alignment/p.size + n // padding between
 			continue
 		}
-		k.parts = append(k.parts, collectivePart{x.Buf, out[j].Buf, n, ncclTypes[x.Dtype], int(x.Dtype.Size())})
+		k.parts = append(k.parts, collectivePart{x: x.Buf, y: out[j].Buf, count: n, typ: ncclTypes[x.Dtype],
+			size: int(x.Dtype.Size())})
 	}
 	return k, nil
+}
+
+// addChunks adds a call for each chunk of a sequence, to or from its rank: own is the operand of a rank's chunks.
+func (k *collectiveKernel) addChunks(x, y spec.Arg, own spec.Operand) {
+	for rank := range k.ranks {
+		collective.EachChunk(rank, k.ranks, own, func(part, whole, n int) {
+			p := collectivePart{x: x.Buf, y: y.Buf, count: n, typ: ncclTypes[x.Dtype], size: int(x.Dtype.Size()), root: rank,
+				xAt: part, yAt: whole}
+			if _, scatters := k.op.(collective.ScatterSequence); scatters {
+				p.xAt, p.yAt = whole, part
+			}
+			k.parts = append(k.parts, p)
+		})
+	}
 }
 
 // collectiveKernel is a collective op bound to its operands.
@@ -78,6 +102,8 @@ type collectiveKernel struct {
 	backend  *Backend
 	op       collective.Collective
 	group    graph.Group
+	ranks    int // that run the op together
+	rank     int // among these
 	parts    []collectivePart
 	launched driver.Launched
 	comm     *nccl.Comm                // from the first Prepare
@@ -86,12 +112,14 @@ type collectiveKernel struct {
 	calls    func() error              // callAll
 }
 
-// collectivePart is a call of NCCL: for one operand, or for several that are adjacent in memory.
+// collectivePart is a call of NCCL: for one operand, for several that are adjacent in memory, or for a chunk of one.
 type collectivePart struct {
 	x, y  *cpu.Buf
 	count int // elements, of the smaller operand
 	typ   nccl.Type
 	size  int // bytes of an element
+
+	root, xAt, yAt int // of a chunk: its rank, and the elements before it
 }
 
 // WorkBytes implements graph.Kernel.
@@ -100,7 +128,7 @@ func (k *collectiveKernel) WorkBytes() int { return 0 }
 // Prepare implements graph.Kernel. The first one connects the ranks.
 func (k *collectiveKernel) Prepare(graph.Stream, *cpu.Buf) (err error) {
 	if k.comm == nil {
-		k.comm, err = k.backend.collectives.of(k.group)
+		k.comm, err = k.backend.collectives.of(k.group, k.ranks)
 	}
 	return err
 }
@@ -117,7 +145,7 @@ func (k *collectiveKernel) Launch(s graph.Stream, _ *cpu.Buf) error {
 	if err := stream.queue.Enqueue(&k.launched, k.enqueue); err != nil {
 		return err
 	}
-	if op, ok := k.op.(collective.Reduce); ok && k.group.Rank() != op.Root {
+	if op, ok := k.op.(collective.Reduce); ok && k.rank != op.Root {
 		for i := range k.parts {
 			p := &k.parts[i]
 			if err := stream.queue.Fill8(driver.Address(p.y), 0, p.count*p.size); err != nil {
@@ -145,6 +173,7 @@ func (k *collectiveKernel) callAll() error {
 // call calls NCCL for a part.
 func (k *collectiveKernel) call(p *collectivePart) error {
 	x, y, s := uintptr(driver.Address(p.x)), uintptr(driver.Address(p.y)), uintptr(k.stream)
+	x, y = x+uintptr(p.xAt*p.size), y+uintptr(p.yAt*p.size)
 	switch op := k.op.(type) {
 	case collective.AllReduce:
 		return k.comm.AllReduce(x, y, p.count, p.typ, operation(op.Mean), s)
@@ -156,6 +185,10 @@ func (k *collectiveKernel) call(p *collectivePart) error {
 		return k.comm.AllGather(x, y, p.count, p.typ, s)
 	case collective.ReduceScatter:
 		return k.comm.ReduceScatter(x, y, p.count, p.typ, nccl.Sum, s)
+	case collective.GatherSequence:
+		return k.comm.Broadcast(x, y, p.count, p.typ, p.root, s)
+	case collective.ScatterSequence:
+		return k.comm.Reduce(x, y, p.count, p.typ, nccl.Sum, p.root, s)
 	}
 	return fmt.Errorf("unknown collective %T", k.op)
 }
@@ -167,7 +200,13 @@ func operation(mean bool) nccl.Op {
 	return nccl.Sum
 }
 
-// collectives are a backend's communicators, one for each group.
+// ranksOf is the key of a communicator: of all ranks of a group, or of so many that follow each other.
+type ranksOf struct {
+	group graph.Group
+	ranks int
+}
+
+// collectives are a backend's communicators, one for each group and each number of ranks of it.
 type collectives struct {
 	dev     *driver.Device
 	library func() (*nccl.Library, error) // opens it, once
@@ -176,14 +215,14 @@ type collectives struct {
 	connectTime, endTime time.Duration
 
 	mu     sync.Mutex // guards what follows
-	comms  map[graph.Group]*communicator
+	comms  map[ranksOf]*communicator
 	closed bool
 }
 
 // communicator is a group's communicator and the goroutine that watches it.
 type communicator struct {
 	*collectives
-	group graph.Group
+	ranksOf
 
 	connecting sync.Once // connects the ranks: sets comm or err
 	comm       *nccl.Comm
@@ -199,22 +238,23 @@ const watchEvery = 100 * time.Millisecond
 
 var errBackendClosed = errors.New("cuda: the backend is closed")
 
-// of returns the communicator of a group. The first call connects the ranks: all make it at the same point of their
-// plans. If that fails, all calls return the error.
-func (c *collectives) of(g graph.Group) (*nccl.Comm, error) {
+// of returns the communicator of a group, or of so many ranks of it. The first call connects the ranks: all make it at
+// the same point of their plans. If that fails, all calls return the error.
+func (c *collectives) of(g graph.Group, ranks int) (*nccl.Comm, error) {
 	lib, err := c.library()
 	if err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
-	k := c.comms[g]
+	key := ranksOf{g, ranks}
+	k := c.comms[key]
 	if k == nil && !c.closed {
 		if c.comms == nil {
-			c.comms = map[graph.Group]*communicator{}
+			c.comms = map[ranksOf]*communicator{}
 		}
-		k = &communicator{collectives: c, group: g, stopped: make(chan struct{}), watched: make(chan struct{})}
+		k = &communicator{collectives: c, ranksOf: key, stopped: make(chan struct{}), watched: make(chan struct{})}
 		k.stop = sync.OnceFunc(func() { close(k.stopped) })
-		c.comms[g] = k
+		c.comms[key] = k
 	}
 	c.mu.Unlock()
 	if k == nil {
@@ -230,8 +270,8 @@ func (k *communicator) connect(lib *nccl.Library) (*nccl.Comm, error) {
 	if err := graph.Agree(g, map[string]string{"NCCL": lib.Version()}); err != nil {
 		return nil, err
 	}
-	id := new(nccl.ID)
-	if g.Rank() == 0 {
+	id, rank := new(nccl.ID), g.Rank()%k.ranks
+	if rank == 0 {
 		var err error
 		if id, err = lib.NewID(); err != nil {
 			return nil, err
@@ -241,11 +281,11 @@ func (k *communicator) connect(lib *nccl.Library) (*nccl.Comm, error) {
 	if err != nil {
 		return nil, err
 	}
-	if copy(id[:], all[0]) != len(id) {
-		return nil, errors.New("rank 0 sent no NCCL id")
+	if first := g.Rank() - rank; copy(id[:], all[first]) != len(id) {
+		return nil, fmt.Errorf("rank %d sent no NCCL id", first)
 	}
 	connected := false
-	comm, err := lib.Join(id, g.Rank(), g.Size(), nccl.Options{Do: k.dev.DoUnchecked, Limit: k.connectTime,
+	comm, err := lib.Join(id, rank, k.ranks, nccl.Options{Do: k.dev.DoUnchecked, Limit: k.connectTime,
 		EndLimit: k.endTime, Err: func() error {
 			select {
 			case <-k.stopped:

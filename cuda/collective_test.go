@@ -177,6 +177,22 @@ func TestRanksOnFakes(t *testing.T) {
 	}
 }
 
+// TestChunksOfSequences: NCCL gathers each chunk of a sequence from its rank, and sums its gradients there.
+func TestChunksOfSequences(t *testing.T) {
+	for _, size := range []int{2, 4} { // of the group: two ranks share a sequence
+		b, _, lib := openNCCL(t, 10*time.Second, 10*time.Second)
+		g := G.NewGraph()
+		x := G.NewMatrix(g, tensor.Float32, G.WithShape(3, 8), G.WithName("x"),
+			G.WithValue(tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(3, 8))))
+		y := G.Must(ops.SiLU(G.Must(ops.GatherSequence(G.Must(ops.SiLU(x)), 2))))
+		testutil.Must(graph.Grad(G.Must(G.Sum(y)), x))(t)
+		m := testutil.Must(graph.NewMachine(g, graph.WithBackend(b), graph.WithGroup(newGroup(size))))(t)
+		require.NoError(t, errors.Join(m.RunAll(), m.Synchronize()))
+		require.Equal(t, []int{3 * 2 * 2, 3 * 2 * 2}, []int{lib.Count("Broadcast"), lib.Count("Reduce")})
+		require.NoError(t, errors.Join(m.Close(), b.Close()))
+	}
+}
+
 // TestWireTypes: NCCL sends activations in the types in which the machine stores them, and gradients in float32 or, if
 // the policy says so, in bfloat16.
 func TestWireTypes(t *testing.T) {
