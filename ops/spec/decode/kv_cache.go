@@ -300,6 +300,11 @@ func (s *sequenceCache[T]) windowTokens(lo, hi int) entryIterator[T] {
 	return entryIterator[T]{seq: s, Region: s.Layout.Window, lo: lo, hi: hi}
 }
 
+// tail iterates over the tokens [lo,hi) before compression.
+func (s *sequenceCache[T]) tail(lo, hi int) entryIterator[T] {
+	return entryIterator[T]{seq: s, Region: s.Layout.Tail, lo: lo, hi: hi}
+}
+
 // selectedTokens iterates over the tokens up to t of the selection blocks that idx names, ascending and padded with -1.
 func (s *sequenceCache[T]) selectedTokens(idx []int32, t int) entryIterator[T] {
 	return entryIterator[T]{seq: s, Region: s.Layout.Tokens, paged: true, idx: idx, end: t + 1}
