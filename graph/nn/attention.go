@@ -123,14 +123,23 @@ func (l *Attention) ApplyParts(x *G.Node, opts ...ApplyOption) (p AttentionParts
 	if err != nil {
 		return p, err
 	}
-	q, k, v := l.project(&b, x)
-	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, l.config.RoPEBase, 0, documents)) }
-	q, p.K, p.V = rope(q), rope(k), v
-	p.Output = b.Linear(b.Node(ops.CausalAttention(q, p.K, p.V, documents)), l.prefix+"wo")
+	p = l.parts(&b, x, documents, func(k, v *G.Node) (*G.Node, *G.Node) { return k, v })
 	if b.err != nil {
 		return AttentionParts{}, b.err
 	}
 	return p, nil
+}
+
+// parts adds the layer to the graph of x. position is the option of ops for documents or a start. context gets the keys
+// and values of the tokens of x and returns those that they attend to.
+func (l *Attention) parts(b *Builder, x *G.Node, position ops.Option,
+	context func(k, v *G.Node) (*G.Node, *G.Node)) (p AttentionParts) {
+	q, k, v := l.project(b, x)
+	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, l.config.RoPEBase, 0, position)) }
+	q, k = rope(q), rope(k)
+	p.K, p.V = context(k, v)
+	p.Output = b.Linear(b.Node(ops.CausalAttention(q, p.K, p.V, position)), l.prefix+"wo")
+	return p
 }
 
 // project returns the projections of x [B,S,Dim], not yet rotated: q [B,S,Hq,D], k [B,S,Hkv,D] and v [B,S,Hkv,Dv].
@@ -166,4 +175,21 @@ func (l *Attention) Fill(p AttentionParts, c Cache) (stored *G.Node, err error) 
 		return nil, err
 	}
 	return spec.Apply(decode.FillCache{Cache: c.KVCache}, p.K, p.V, c.Values, c.PageTable)
+}
+
+// Extend is NSA.Extend for dense attention. It returns the output [R,S,Dim].
+func (l *Attention) Extend(x *G.Node, run Run, c Cache) (_ *G.Node, err error) {
+	if l == nil {
+		return nil, errNilLayer
+	}
+	defer fault.Name(&err, "nn", "attention "+l.prefix+": extend")
+	if err := c.check(l.config.Cache(c.Slots, c.Pages, c.PageLen)); err != nil {
+		return nil, err
+	}
+	b := l.builder
+	p := l.parts(&b, x, ops.WithStart(run.Start), func(k, v *G.Node) (*G.Node, *G.Node) {
+		out := b.extend(c, run, G.Nodes{k, v}, 1)
+		return out[0], out[1]
+	})
+	return p.Output, b.err
 }

@@ -258,33 +258,51 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 	if err != nil {
 		return p, err
 	}
-	q, k, v := l.project(&b, x)
-	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, c.RoPEBase, 0, documents)) }
+	var stored G.Nodes
+	p = l.parts(&b, x, documents, func(k, v perBranch) (perBranch, perBranch) {
+		tokens := c.interleaved(k, v)
+		k[decode.Compressed] = l.compress(&b, "phi_k.", k[decode.Compressed], documents) // [B,Nc,Hkv,D]
+		v[decode.Compressed] = l.compress(&b, "phi_v.", v[decode.Compressed], documents) // [B,Nc,Hkv,Dv]
+		stored = append(G.Nodes{k[decode.Compressed], v[decode.Compressed]}, tokens...)
+		return k, v
+	})
+	if b.err != nil {
+		return NSAParts{}, b.err
+	}
+	p.stored = stored
+	return p, nil
+}
+
+// parts adds the layer to the graph of x. position is the option of ops for documents or a start. context gets the keys
+// and values of the tokens of x, rotated, and returns those that they attend to: compressed ones in the compressed
+// branch.
+func (l *NSA) parts(b *Builder, x *G.Node, position ops.Option,
+	context func(k, v perBranch) (perBranch, perBranch)) (p NSAParts) {
+	c := l.config
+	q, k, v := l.project(b, x)
+	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, c.RoPEBase, 0, position)) }
 	q = rope(q)
 	for _, branch := range c.branches() {
 		k[branch] = rope(k[branch])
 	}
-
-	kc := l.compress(&b, "phi_k.", k[decode.Compressed], documents) // [B,Nc,Hkv,D]
-	vc := l.compress(&b, "phi_v.", v[decode.Compressed], documents) // [B,Nc,Hkv,Dv]
-	p.stored = append(G.Nodes{kc, vc}, c.interleaved(k, v)...)
-	p.Compressed = b.Node(ops.CompressedAttention(q, kc, vc, c.Params, documents))
+	if k, v = context(k, v); b.err != nil {
+		return p
+	}
+	kc := k[decode.Compressed]
+	p.Compressed = b.Node(ops.CompressedAttention(q, kc, v[decode.Compressed], c.Params, position))
 	if !c.NoSelected {
 		lse := b.Node(ops.LSE(p.Compressed)) // [B,Hq,S]
-		p.Blocks = b.Node(ops.SelectBlocks(q, kc, lse, c.Params, documents))
+		p.Blocks = b.Node(ops.SelectBlocks(q, kc, lse, c.Params, position))
 		p.Selected = b.Node(ops.SelectedAttention(q, k[decode.Selected], v[decode.Selected], p.Blocks, c.SelectBlock,
-			documents))
+			position))
 	}
-	p.Window = b.Node(ops.SlidingWindow(q, k[decode.Window], v[decode.Window], c.Window, documents))
+	p.Window = b.Node(ops.SlidingWindow(q, k[decode.Window], v[decode.Window], c.Window, position))
 
-	p.Gates = l.gates(&b, x)
+	p.Gates = l.gates(b, x)
 	outputs := slices.DeleteFunc(G.Nodes{p.Compressed, p.Selected, p.Window}, func(n *G.Node) bool { return n == nil })
 	sum := b.Node(ops.GatedSum(p.Gates, outputs...)) // [B,S,Hq,Dv]
 	p.Output = b.Linear(sum, l.prefix+"wo")
-	if b.err != nil {
-		return NSAParts{}, b.err
-	}
-	return p, nil
+	return p
 }
 
 // documents checks a layer's input x [B,S,dim] and options, and returns the option of ops for the packed documents.
@@ -342,6 +360,19 @@ func (l *NSA) gates(b *Builder, x *G.Node) *G.Node {
 func (l *NSA) phiParams(b *Builder, side string) (pe, w1, w2 *G.Node) {
 	param := func(name string) *G.Node { return b.Param(l.prefix + side + name) }
 	return param("pe"), param("w1.weight"), param("w2.weight")
+}
+
+// phiInputs returns the parameters of the compression's MLP in the order of the inputs of decode.Step, none if the
+// layer has no MLP.
+func (l *NSA) phiInputs(b *Builder) (list G.Nodes) {
+	if l.config.Phi != PhiMLP {
+		return nil
+	}
+	for _, side := range []string{"phi_k.", "phi_v."} {
+		pe, w1, w2 := l.phiParams(b, side)
+		list = append(list, pe, w1, w2)
+	}
+	return list
 }
 
 // compress applies the layer's phi to x [B,S,Hkv,D]. side is that of phiParams.
