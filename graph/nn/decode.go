@@ -118,8 +118,9 @@ func (l *NSA) Extend(x *G.Node, run Run, c Cache) (p NSAParts, err error) {
 	if err := c.check(l.config.Cache(c.Slots, c.Pages, c.PageLen)); err != nil {
 		return p, err
 	}
-	b := l.builder
-	p = l.parts(&b, x, ops.WithStart(run.Start), func(k, v perBranch) (perBranch, perBranch) {
+	b, cut := l.builder, *l
+	cut.config.Params = c.Params // blocks longer than any sequence cost nothing then
+	p = cut.parts(&b, x, ops.WithStart(run.Start), func(k, v perBranch) (perBranch, perBranch) {
 		out := b.extend(c, run, append(l.config.interleaved(k, v), l.phiInputs(&b)...), len(l.config.branches()))
 		for i, branch := range l.config.branches() {
 			k[branch], v[branch] = out[2*i], out[2*i+1]

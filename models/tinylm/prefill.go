@@ -1,0 +1,165 @@
+package tinylm
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
+)
+
+// canExtend reports whether b has an implementation of decode.Extend for a cache. If it has none, a Decoder prefills
+// whole prompts.
+func canExtend(b graph.Backend, c decode.KVCache) bool {
+	call := graph.Call{Spec: decode.Extend{Cache: c, Tokens: 1}}
+	add := func(dt tensor.Dtype, shape ...int) { call.In = append(call.In, spec.Operand{Dtype: dt, Shape: shape}) }
+	for _, k := range (decode.Step{Cache: c}).Inputs().K {
+		if k >= 0 {
+			add(tensor.Float32, 1, 1, c.KVHeads, c.KeyDim)
+			add(tensor.Float32, 1, 1, c.KVHeads, c.ValueDim)
+		}
+	}
+	add(tensor.Float32, c.Elements())
+	add(tensor.Int32, 1, 3) // page table
+	add(tensor.Int32, 1)    // start
+	var err error
+	call.Out, err = call.Spec.Infer(call.In)
+	return err == nil && slices.ContainsFunc(b.Offers(call), func(i graph.Implementation) bool { return i.Guard(call) == nil })
+}
+
+// prefillShape tells the graphs of prefills apart.
+type prefillShape struct {
+	tokens  int
+	extends bool // a sequence that has tokens
+}
+
+// Prefill replaces the sequence of a slot by tokens and computes the logits of the token that follows. The tokens run in
+// chunks, see PrefillChunk, those of a chunk at once in a graph for the next power of two, or for a chunk or the context
+// if that is less. A graph is made when it is first needed. If a run fails, the slot is free; after any other error it
+// keeps its sequence.
+func (d *Decoder) Prefill(slot int, tokens []int32) (err error) {
+	defer fault.Name(&err, "tinylm", fmt.Sprintf("prefill of %d tokens", len(tokens)))
+	if d.step != nil && (slot < 0 || slot >= d.slots) {
+		return fmt.Errorf("slot %d, want 0 to %d", slot, d.slots-1)
+	}
+	if err := d.checkPrompt(tokens); err != nil {
+		return err
+	}
+	if len(tokens) == 0 {
+		return errors.New("no tokens")
+	}
+	shared := 0
+	if d.prefix.begins(tokens) {
+		shared = len(d.prefix.tokens)
+	}
+	for _, part := range [][]int32{tokens[:shared], tokens[shared:]} { // before the slot changes
+		for start, chunk := range d.chunks(len(tokens)-len(part), part) {
+			if _, err := d.prefillGraph(len(chunk), start > 0); err != nil {
+				return err
+			}
+		}
+	}
+	d.Release(slot)
+	if shared > 0 {
+		err = d.prefillShared(slot)
+	}
+	if err == nil {
+		err = d.extend(slot, tokens[shared:])
+	}
+	if err != nil {
+		d.Release(slot)
+	}
+	return err
+}
+
+// checkPrompt returns an error if the decoder is closed or cannot hold the tokens.
+func (d *Decoder) checkPrompt(tokens []int32) error {
+	switch vocab := d.weights.Config.Vocab; {
+	case d.step == nil:
+		return errDecoderClosed
+	case len(tokens) > d.context:
+		return fmt.Errorf("%w: it holds %d", ErrContextFull, d.context)
+	default:
+		if i := slices.IndexFunc(tokens, func(t int32) bool { return t < 0 || int(t) >= vocab }); i >= 0 {
+			return fmt.Errorf("token %d is %d, want 0 to %d", i, tokens[i], vocab-1)
+		}
+	}
+	return nil
+}
+
+// chunks yields the chunks of tokens, and which token of the sequence each begins with. The first begins with start.
+func (d *Decoder) chunks(start int, tokens []int32) iter.Seq2[int, []int32] {
+	return func(yield func(int, []int32) bool) {
+		for chunk := range slices.Chunk(tokens, d.chunk) {
+			if !yield(start, chunk) {
+				return
+			}
+			start += len(chunk)
+		}
+	}
+}
+
+// extend appends tokens to the sequence of a slot and computes the logits of the token that follows.
+func (d *Decoder) extend(slot int, tokens []int32) error {
+	s := &d.sequences[slot]
+	var last *decoderGraph
+	for start, chunk := range d.chunks(s.tokens, tokens) {
+		g, err := d.prefillGraph(len(chunk), start > 0)
+		if err != nil {
+			return err
+		}
+		s.tokens += len(chunk)
+		d.grow(s, s.tokens)
+		clear(g.tokens[copy(g.tokens, chunk):])
+		g.last[0], g.pages[0], g.pages[1] = int32(len(chunk)-1), int32(slot), int32(len(chunk))
+		copy(g.pages[2:], s.pages)
+		if g.start != nil {
+			g.start[0] = int32(start)
+		}
+		if err := d.run(g); err != nil {
+			return err
+		}
+		last = g
+	}
+	if last == nil {
+		return nil
+	}
+	return last.copyLogits(func(int) []float32 { return s.logits })
+}
+
+// prefillGraph returns the graph for n tokens or more, of a new sequence or of one that has tokens.
+func (d *Decoder) prefillGraph(n int, extends bool) (*decoderGraph, error) {
+	const minPrefill = 16
+	size := minPrefill
+	for size < n {
+		size *= 2
+	}
+	shape := prefillShape{min(d.chunk, size), extends}
+	if g := d.prefills[shape]; g != nil {
+		return g, nil
+	}
+	c := d.weights.Config.WithDefaults()
+	g, err := d.newGraph(1, shape.tokens, 2+cap(d.sequences[0].pages), func(g *decoderGraph, b *nn.Builder, tokens *G.Node,
+		caches []nn.Cache) *G.Node {
+		var last *G.Node
+		g.last, last = newInput(g.graph, "last", 1, 1)
+		var run nn.Run
+		if extends {
+			run.Tokens = d.context - 1 + shape.tokens // the last token, and what follows it in its chunk
+			g.start, run.Start = newInput(g.graph, "start", 1)
+		}
+		return c.addPrefill(b, tokens, last, run, caches)
+	})
+	if err == nil {
+		d.prefills[shape] = g
+	}
+	return g, err
+}
