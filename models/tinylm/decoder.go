@@ -122,7 +122,7 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 	case o.chunk < 0:
 		return nil, fmt.Errorf("chunks of %d tokens, want at least 1, or 0 for %d", o.chunk, DefaultPrefillChunk)
 	case o.chunk > 0 && !d.extends:
-		return nil, fmt.Errorf("%s has no kernel for prefill in chunks", o.backend.Device().Kind)
+		return nil, fmt.Errorf("prefill in chunks of %d tokens: %s has no kernel for it", o.chunk, o.backend.Device().Kind)
 	case !d.extends:
 		d.chunk = context // one chunk for any prompt
 	}
