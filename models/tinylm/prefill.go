@@ -3,7 +3,6 @@ package tinylm
 import (
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
 
 	G "gorgonia.org/gorgonia"
@@ -60,12 +59,17 @@ func (d *Decoder) Prefill(slot int, tokens []int32) (err error) {
 	if d.prefix.begins(tokens) {
 		shared = len(d.prefix.tokens)
 	}
-	for _, part := range [][]int32{tokens[:shared], tokens[shared:]} { // before the slot changes
-		for start, chunk := range d.chunks(len(tokens)-len(part), part) {
-			if _, err := d.prefillGraph(len(chunk), start > 0); err != nil {
-				return err
-			}
+	// A graph that cannot be made is an error before the slot changes.
+	for at := 0; at < len(tokens); {
+		end := len(tokens)
+		if at < shared {
+			end = shared
 		}
+		n := min(d.chunk, end-at)
+		if _, err := d.prefillGraph(n, at > 0); err != nil {
+			return err
+		}
+		at += n
 	}
 	d.Release(slot)
 	if shared > 0 {
@@ -95,31 +99,19 @@ func (d *Decoder) checkPrompt(tokens []int32) error {
 	return nil
 }
 
-// chunks yields the chunks of tokens, and which token of the sequence each begins with. The first begins with start.
-func (d *Decoder) chunks(start int, tokens []int32) iter.Seq2[int, []int32] {
-	return func(yield func(int, []int32) bool) {
-		for chunk := range slices.Chunk(tokens, d.chunk) {
-			if !yield(start, chunk) {
-				return
-			}
-			start += len(chunk)
-		}
-	}
-}
-
 // extend appends tokens to the sequence of a slot and computes the logits of the token that follows.
 func (d *Decoder) extend(slot int, tokens []int32) error {
 	s := &d.sequences[slot]
-	var last *decoderGraph
-	for start, chunk := range d.chunks(s.tokens, tokens) {
-		g, err := d.prefillGraph(len(chunk), start > 0)
+	for len(tokens) > 0 {
+		n, start := min(d.chunk, len(tokens)), s.tokens
+		g, err := d.prefillGraph(n, start > 0)
 		if err != nil {
 			return err
 		}
-		s.tokens += len(chunk)
+		s.tokens += n
 		d.grow(s, s.tokens)
-		clear(g.tokens[copy(g.tokens, chunk):])
-		g.last[0], g.pages[0], g.pages[1] = int32(len(chunk)-1), int32(slot), int32(len(chunk))
+		clear(g.tokens[copy(g.tokens, tokens[:n]):])
+		g.last[0], g.pages[0], g.pages[1] = int32(n-1), int32(slot), int32(n)
 		copy(g.pages[2:], s.pages)
 		if g.start != nil {
 			g.start[0] = int32(start)
@@ -127,12 +119,11 @@ func (d *Decoder) extend(slot int, tokens []int32) error {
 		if err := d.run(g); err != nil {
 			return err
 		}
-		last = g
+		if tokens = tokens[n:]; len(tokens) == 0 {
+			return g.copyLogits(func(int) []float32 { return s.logits })
+		}
 	}
-	if last == nil {
-		return nil
-	}
-	return last.copyLogits(func(int) []float32 { return s.logits })
+	return nil
 }
 
 // prefillGraph returns the graph for n tokens or more, of a new sequence or of one that has tokens.

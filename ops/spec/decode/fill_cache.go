@@ -122,7 +122,10 @@ func bindFill[T cpu.Float](k *cpu.Kernel, op FillCache, in []spec.Arg, stored sp
 	if c.Stores(Compressed) {
 		blocks, tokens = in[:2], in[2:at]
 	}
-	spec.BindCheck(k, op, in)
+	k.Check = func() (err error) {
+		defer spec.AsValueError(&err)
+		return c.checkRuns(table, nil, tokens[0].Shape[1])
+	}
 	k.Phase(table.Shape[0]*c.KVHeads, func(piece int, _ *cpu.Worker) {
 		i, g := piece/c.KVHeads, piece%c.KVHeads
 		row := pageRow(table, i)
@@ -150,8 +153,12 @@ func (s *sequenceCache[T]) store(row, start, n int, blocks, tokens []spec.Arg) {
 		}
 	}
 	end := start + n
-	for i, b := range s.inputBranches() {
-		switch pair := tokens[2*i:]; {
+	for b := range Branch(NumBranches) {
+		if !s.hasInputs(b) {
+			continue
+		}
+		pair := tokens[:2]
+		switch tokens = tokens[2:]; {
 		case b == Compressed:
 			first := spec.NumCompressed(start, s.BlockLen, s.Stride)
 			put(blocks, first, first, spec.NumCompressed(end, s.BlockLen, s.Stride), s.blockEntry)
