@@ -198,7 +198,7 @@ func TestFlagsRefuseValues(t *testing.T) {
 		"temperature": {"-1", "NaN", "Inf", "x", ""}, "top-k": {"-1", "x", "1e99"}, "top-p": {"-0.1", "1.1", "NaN"},
 		"repetition-penalty": {"0", "-1", "NaN", "Inf"},
 		"n":                  {"0", "-1", "x", "2000000", "99999999999"}, "tokens": {"-1", "x"}, "batch": {"-1", "x"},
-		"context": {"-1", "x", "100000000"}, "seed": {"-1", "x"}, "stop": {""},
+		"context": {"-1", "x", "100000000"}, "prefill-chunk": {"-1", "x", "100000000"}, "seed": {"-1", "x"}, "stop": {""},
 		"device": {"tpu", "cuda:x"}, "precision": {"f8", ""}, "interactive": {"maybe"}, "echo": {"maybe"},
 		"past-end": {"maybe"}, "no-such-flag": {"1"},
 		"file": {""},
