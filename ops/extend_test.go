@@ -168,3 +168,53 @@ func (x extendCase) rounded(list []float64) []float64 {
 	}
 	return list
 }
+
+// TestExtendRefuses: shapes that do not fit are errors of the op, starts and page tables errors of the run.
+func TestExtendRefuses(t *testing.T) {
+	c := opcases.Decodings()[0].Cache
+	c.Slots, c.Pages = 2, 3
+	op := decode.Extend{Cache: c, Tokens: 20}
+	inputs := func(change func(in []array)) (in []array) {
+		for range decode.NumBranches {
+			in = append(in, normal("k", 1, 1, 4, c.KVHeads, c.KeyDim), normal("v", 2, 1, 4, c.KVHeads, c.ValueDim))
+		}
+		in = append(in, normal("cache", 3, c.Elements()), array{Name: "page table", Shape: []int{1, 4}, Ints: []int32{1, 4, 0, 2}},
+			array{Name: "start", Shape: []int{1}, Ints: []int32{16}})
+		change(in)
+		return in
+	}
+	for want, change := range map[string]func(in []array){
+		"":                              func([]array) {},
+		"window v has shape (1, 4, 2, ": func(in []array) { in[5] = in[4] },
+		"cache has shape (5)":           func(in []array) { in[6] = normal("cache", 3, 5) },
+		"start has shape (2)":           func(in []array) { in[8] = array{Name: "start", Shape: []int{2}, Ints: []int32{0, 0}} },
+		"21 new tokens, want at most the 20": func(in []array) {
+			for i := range in[:6] {
+				in[i] = normal("x", 1, 1, 21, c.KVHeads, in[i].Shape[3])
+			}
+		},
+	} {
+		var operands []spec.Operand
+		for _, a := range inputs(change) {
+			operands = append(operands, a.Operand(tensor.Float32))
+		}
+		if err := testutil.Err(op.Infer(operands)); want != "" {
+			require.ErrorContains(t, err, want)
+		} else {
+			require.NoError(t, err)
+		}
+	}
+	for want, change := range map[string]func(in []array){
+		"start of row 0 is 17, want 0 to 16": func(in []array) { in[8].Ints[0] = 17 },
+		"start of row 0 is -1":               func(in []array) { in[8].Ints[0] = -1 },
+		"start of row 0 is 16, want 0 to 0":  func(in []array) { in[7].Ints[0] = -1 },
+		"slot 1 has 5 tokens, want 0 to 4":   func(in []array) { in[7].Ints[1] = 5 },
+		"page 1 of slot 1 is 3":              func(in []array) { in[7].Ints[3] = 3 },
+		"row 0 has slot 2":                   func(in []array) { in[7].Ints[0] = 2 },
+	} {
+		x := bindSpec(t, op, tensor.Float32, 1, inputs(change)...)
+		err := cpu.NewTeam(1).Run(&x.kernel, x.mem)
+		require.ErrorContains(t, err, want)
+		require.ErrorAs(t, err, new(*spec.ValueError))
+	}
+}
