@@ -201,11 +201,11 @@ func (d *Decoder) newCaches(b graph.Backend) (err error) {
 	}
 	if b.Device().Host {
 		for _, v := range d.caches {
-			var memory cpu.Buf
-			if err := spec.PointAtValue(&memory, v, spec.Operand{Dtype: dt, Shape: v.Shape()}); err != nil {
+			var b cpu.Buf
+			if err := spec.PointAtValue(&b, v, spec.Operand{Dtype: dt, Shape: v.Shape()}); err != nil {
 				return err
 			}
-			d.cacheBytes = append(d.cacheBytes, cpu.Slice[uint8](&memory))
+			d.cacheBytes = append(d.cacheBytes, cpu.Slice[uint8](&b))
 		}
 		return nil
 	}

@@ -86,15 +86,15 @@ func (d *Decoder) Prefill(slot int, tokens []int32) (err error) {
 
 // checkPrompt returns an error if the decoder is closed or cannot hold the tokens.
 func (d *Decoder) checkPrompt(tokens []int32) error {
-	switch vocab := d.weights.Config.Vocab; {
+	switch {
 	case d.step == nil:
 		return errDecoderClosed
 	case len(tokens) > d.context:
 		return fmt.Errorf("%w: it holds %d", ErrContextFull, d.context)
-	default:
-		if i := slices.IndexFunc(tokens, func(t int32) bool { return t < 0 || int(t) >= vocab }); i >= 0 {
-			return fmt.Errorf("token %d is %d, want 0 to %d", i, tokens[i], vocab-1)
-		}
+	}
+	vocab := len(d.sequences[0].logits)
+	if i := slices.IndexFunc(tokens, func(t int32) bool { return t < 0 || int(t) >= vocab }); i >= 0 {
+		return fmt.Errorf("token %d is %d, want 0 to %d", i, tokens[i], vocab-1)
 	}
 	return nil
 }

@@ -124,6 +124,9 @@ func (s *Sampler) Stats() Stats { return s.stats }
 // SharePrefix makes the prompts of the next calls of Add share a prefix: see Decoder.SharePrefix. Prompts that do not
 // begin with it are prefilled as a whole. Texts do not change. A prefix that is longer than the context is an error.
 func (s *Sampler) SharePrefix(tokens []int32) error {
+	if s.decoder == nil {
+		return errors.New("tinylm: sampler: no decoder")
+	}
 	return fault.In("tinylm", "sampler", s.decoder.SharePrefix(tokens))
 }
 
