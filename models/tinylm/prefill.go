@@ -31,6 +31,13 @@ func canExtend(b graph.Backend, c decode.KVCache) bool {
 	add(tensor.Int32, 1)    // start
 	var err error
 	call.Out, err = call.Spec.Infer(call.In)
+	if spec.IsHalf(c.Half) { // as keys and values are then
+		for _, list := range [][]spec.Operand{call.In[:len(call.In)-3], call.Out} {
+			for i := range list {
+				list[i].Dtype = c.Half
+			}
+		}
+	}
 	return err == nil && slices.ContainsFunc(b.Offers(call), func(i graph.Implementation) bool { return i.Guard(call) == nil })
 }
 
