@@ -38,6 +38,8 @@ func storageRule(s spec.Spec) string {
 		return "hhhhhh>hfff"
 	case decode.Step, decode.FillCache:
 		return "h*k>h"
+	case decode.Extend:
+		return "h*k>h*"
 	case linear.Linear, pointwise.GatedSum:
 		return "h*>h"
 	case linear.LinearSiLU, linear.Fused, pointwise.GatedSumGrad:

@@ -22,7 +22,8 @@ import (
 )
 
 // TestQueriesOfPart: with WithStart each op gives the rows that it gives for all queries, of any run of them, in the same
-// bits. The gradients of the keys and values of all runs of a sequence add up to those of the whole.
+// bits. The gradients of the keys and values of all runs of a sequence add up to those of the whole. The bits of selected
+// attention, which has two kernels, do not depend on later tokens.
 func TestQueriesOfPart(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 46))
 	types := []tensor.Dtype{tensor.Float32, tensor.Float64}
@@ -74,6 +75,7 @@ func TestQueriesOfPart(t *testing.T) {
 			requireNear(t, dt, grads[1].Floats, sums[0], "%s: %s, dk", name, op.Name())
 			requireNear(t, dt, grads[2].Floats, sums[1], "%s: %s, dv", name, op.Name())
 		}
+		requireNoLater(t, r, c, p, dt, q, k, v, idx)
 		lse := runSpec(t, attention.Compressed{BlockLen: p.BlockLen, Stride: p.Stride}, dt, q, kc, vc)[1]
 		rope := pointwise.RoPE{Base: 10000}
 		rotated := runSpec(t, rope, dt, q)[0]
@@ -83,6 +85,16 @@ func TestQueriesOfPart(t *testing.T) {
 			require.Equal(t, run.Of(rotated, 1).Floats, runSpec(t, rope, dt, run.Of(q, 1), run.Input())[0].Floats, name)
 		}
 	}
+}
+
+// requireNoLater checks that selected attention has the bits of a sequence that ends early.
+func requireNoLater(t *testing.T, r *rand.Rand, c dims, p ops.Params, dt tensor.Dtype, q, k, v, idx array) {
+	t.Helper()
+	op, first := attention.Selected{SelectBlock: p.SelectBlock}, queryRun{make([]int32, c.B), 1 + r.IntN(c.S)}
+	whole := runSpec(t, op, dt, q, k, v, idx)
+	got := runSpec(t, op, dt, first.of(q, 1), first.of(k, 1), first.of(v, 1), first.of(idx, 1))
+	require.Equal(t, first.of(whole[0], 1).Floats, got[0].Floats, "o of the first %d tokens", first.n)
+	require.Equal(t, first.of(whole[1], 2).Floats, got[1].Floats, "lse of the first %d tokens", first.n)
 }
 
 // cutQueries cuts the tokens of each row into runs of the same lengths, at places of their own.

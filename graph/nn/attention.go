@@ -123,21 +123,28 @@ func (l *Attention) ApplyParts(x *G.Node, opts ...ApplyOption) (p AttentionParts
 	if err != nil {
 		return p, err
 	}
-	q, k, v := l.project(&b, x)
-	outputs := seqs.runs(&b, q)
-	for i, q := range outputs {
-		outputs[i] = b.Node(ops.RoPE(q, l.config.RoPEBase, 0, seqs.at(i)))
-	}
-	p.K = b.Node(ops.RoPE(seqs.whole(&b, k), l.config.RoPEBase, 0, seqs.documents))
-	p.V = seqs.whole(&b, v)
-	for i, q := range outputs {
-		outputs[i] = b.Node(ops.CausalAttention(q, p.K, p.V, seqs.at(i)))
-	}
-	p.Output = b.Linear(seqs.join(&b, outputs), l.prefix+"wo")
+	p = l.parts(&b, x, seqs, func(k, v *G.Node) (*G.Node, *G.Node) { return k, v })
 	if b.err != nil {
 		return AttentionParts{}, b.err
 	}
 	return p, nil
+}
+
+// parts adds the layer to the graph of x, whose rows lie in sequences as seqs says. context gets the keys and values of
+// the sequences and returns those that the tokens attend to.
+func (l *Attention) parts(b *Builder, x *G.Node, seqs layout,
+	context func(k, v *G.Node) (*G.Node, *G.Node)) (p AttentionParts) {
+	q, k, v := l.project(b, x)
+	outputs := seqs.runs(b, q)
+	for i, q := range outputs {
+		outputs[i] = b.Node(ops.RoPE(q, l.config.RoPEBase, 0, seqs.at(i)))
+	}
+	p.K, p.V = context(b.Node(ops.RoPE(seqs.whole(b, k), l.config.RoPEBase, 0, seqs.position)), seqs.whole(b, v))
+	for i, q := range outputs {
+		outputs[i] = b.Node(ops.CausalAttention(q, p.K, p.V, seqs.at(i)))
+	}
+	p.Output = b.Linear(seqs.join(b, outputs), l.prefix+"wo")
+	return p
 }
 
 // project returns the projections of x [B,S,Dim], not yet rotated: q [B,S,Hq,D], k [B,S,Hkv,D] and v [B,S,Hkv,Dv].
@@ -173,4 +180,21 @@ func (l *Attention) Fill(p AttentionParts, c Cache) (stored *G.Node, err error) 
 		return nil, err
 	}
 	return spec.Apply(decode.FillCache{Cache: c.KVCache}, p.K, p.V, c.Values, c.PageTable)
+}
+
+// Extend is NSA.Extend for dense attention. It returns the output [R,S,Dim].
+func (l *Attention) Extend(x *G.Node, run Run, c Cache) (_ *G.Node, err error) {
+	if l == nil {
+		return nil, errNilLayer
+	}
+	defer fault.Name(&err, "nn", "attention "+l.prefix+": extend")
+	if err := c.check(l.config.Cache(c.Slots, c.Pages, c.PageLen)); err != nil {
+		return nil, err
+	}
+	b := l.builder
+	p := l.parts(&b, x, run.layout(), func(k, v *G.Node) (*G.Node, *G.Node) {
+		out := b.extend(c, run, G.Nodes{k, v}, 1)
+		return out[0], out[1]
+	})
+	return p.Output, b.err
 }

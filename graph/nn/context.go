@@ -65,9 +65,9 @@ func checkContext(rank, ranks int) error {
 
 // layout says how the rows of a layer's input lie in sequences.
 type layout struct {
-	documents ops.Option
-	ranks     int     // that share a sequence
-	starts    G.Nodes // of the two chunks of a row, int32 [B] each; nil: a row is a whole sequence
+	position ops.Option // of ops, for the keys: documents, or in Extend a start
+	ranks    int        // that share a sequence
+	starts   G.Nodes    // of the two chunks of a row, int32 [B] each; nil: a row is a whole sequence
 }
 
 // layout checks a layer's input x [B,S,dim] and options.
@@ -89,7 +89,7 @@ func (b *Builder) layout(x *G.Node, dim int, p ops.Params, opts []ApplyOption) (
 	if err := checkContext(o.rank, o.ranks); err != nil {
 		return l, err
 	}
-	l.ranks, l.documents = o.ranks, ops.WithDocuments(nil)
+	l.ranks, l.position = o.ranks, ops.WithDocuments(nil)
 	switch {
 	case o.ranks > 1 && o.cuSeqlens != nil:
 		return l, errors.New("WithContext excludes WithCuSeqlens")
@@ -103,7 +103,7 @@ func (b *Builder) layout(x *G.Node, dim int, p ops.Params, opts []ApplyOption) (
 				G.WithValue(tensor.New(tensor.WithShape(s[0]), tensor.WithBacking(start))))) // layers share it, by its name
 		}
 	case o.cuSeqlens != nil:
-		l.documents = ops.WithDocuments(b.Node(ops.DocumentTable(o.cuSeqlens, s[0], s[1], p)))
+		l.position = ops.WithDocuments(b.Node(ops.DocumentTable(o.cuSeqlens, s[0], s[1], p)))
 	}
 	return l, nil
 }
@@ -137,7 +137,7 @@ func (l layout) runs(b *Builder, x *G.Node) (list G.Nodes) {
 // at returns where the tokens of a run lie.
 func (l layout) at(run int) ops.Option {
 	if l.starts == nil {
-		return l.documents
+		return l.position
 	}
 	return ops.WithStart(l.starts[run])
 }

@@ -9,6 +9,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
@@ -70,19 +71,9 @@ func (l *NSA) Decode(x *G.Node, c Cache) (d Decoded, err error) {
 	b := l.builder
 	q, k, v := l.project(&b, x)
 	inputs := append(G.Nodes{q}, l.config.interleaved(k, v)...)
-	inputs = append(inputs, l.gates(&b, x))
-	mlp := l.config.Phi == PhiMLP
-	if mlp {
-		for _, side := range []string{"phi_k.", "phi_v."} {
-			pe, w1, w2 := l.phiParams(&b, side)
-			inputs = append(inputs, pe, w1, w2)
-		}
-	}
-	inputs = append(inputs, c.Values, c.PageTable)
-	if b.err != nil {
-		return d, b.err
-	}
-	sum := b.Apply(decode.Step{Cache: c.KVCache, Base: l.config.RoPEBase, MLP: mlp}, inputs...)
+	inputs = append(append(inputs, l.gates(&b, x)), l.phiInputs(&b)...)
+	sum := b.Apply(decode.Step{Cache: c.KVCache, Base: l.config.RoPEBase, MLP: l.config.Phi == PhiMLP},
+		append(inputs, c.Values, c.PageTable)...)
 	d.Blocks = b.Output(sum, 1)
 	d.Output = b.Linear(sum, l.prefix+"wo")
 	if b.err != nil {
@@ -105,4 +96,52 @@ func (l *NSA) Fill(p NSAParts, c Cache) (stored *G.Node, err error) {
 		return nil, errors.New("the parts are not a result of ApplyParts")
 	}
 	return spec.Apply(decode.FillCache{Cache: c.KVCache}, append(slices.Clone(p.stored), c.Values, c.PageTable)...)
+}
+
+// Run is where the tokens of a layer's input are in sequences whose first tokens a cache has: row r of the input is the
+// tokens Start[r], Start[r]+1, ... of its sequence.
+type Run struct {
+	Start *G.Node // int32 [R]: for each sequence the number of tokens in the cache, at most Tokens-S
+	// T >= S: sequences have at most so many tokens, those at the end of the input included that are not stored. Buffers of
+	// this size hold the keys and values of the sequences while the layer runs.
+	Tokens int
+}
+
+func (r Run) layout() layout { return layout{position: ops.WithStart(r.Start)} }
+
+// Extend adds the layer to the graph of x [R,S,Dim], tokens that follow those in the cache, and stores their keys and
+// values, as many as the page table says: see decode.Extend. The results are those of ApplyParts for these tokens of
+// whole sequences, on the CPU in the same bits.
+func (l *NSA) Extend(x *G.Node, run Run, c Cache) (p NSAParts, err error) {
+	if l == nil {
+		return p, errNilLayer
+	}
+	defer fault.Name(&err, "nn", "nsa "+l.prefix+": extend")
+	if err := c.check(l.config.Cache(c.Slots, c.Pages, c.PageLen)); err != nil {
+		return p, err
+	}
+	b, cut := l.builder, *l
+	cut.config.Params = c.Params // blocks longer than any sequence cost nothing then
+	p = cut.parts(&b, x, run.layout(), func(k, v perBranch) (perBranch, perBranch) {
+		out := b.extend(c, run, append(l.config.interleaved(k, v), l.phiInputs(&b)...), len(l.config.branches()))
+		for i, branch := range l.config.branches() {
+			k[branch], v[branch] = out[2*i], out[2*i+1]
+		}
+		return k, v
+	})
+	if b.err != nil {
+		return NSAParts{}, b.err
+	}
+	return p, nil
+}
+
+// extend returns the keys and values of whole sequences, for each branch a pair.
+func (b *Builder) extend(c Cache, run Run, inputs G.Nodes, branches int) G.Nodes {
+	first := b.Apply(decode.Extend{Cache: c.KVCache, Tokens: run.Tokens, MLP: len(inputs) > 2*branches},
+		append(inputs, c.Values, c.PageTable, run.Start)...)
+	out := G.Nodes{first}
+	for i := 1; i < 2*branches; i++ {
+		out = append(out, b.Output(first, i))
+	}
+	return out
 }

@@ -242,53 +242,69 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 	if err != nil {
 		return p, err
 	}
-	q, k, v := l.project(&b, x)
-	queries := seqs.runs(&b, q)
+	var stored G.Nodes
+	p = l.parts(&b, x, seqs, func(k, v perBranch) (perBranch, perBranch) {
+		tokens := c.interleaved(k, v)
+		// Every rank compresses whole sequences. Its own part alone would need the keys across the borders of its chunks and
+		// another gather, to save what is little beside attention.
+		k[decode.Compressed] = l.compress(&b, "phi_k.", k[decode.Compressed], seqs.position) // [B,Nc,Hkv,D]
+		v[decode.Compressed] = l.compress(&b, "phi_v.", v[decode.Compressed], seqs.position) // [B,Nc,Hkv,Dv]
+		stored = append(G.Nodes{k[decode.Compressed], v[decode.Compressed]}, tokens...)
+		return k, v
+	})
+	if b.err != nil {
+		return NSAParts{}, b.err
+	}
+	p.stored = stored
+	return p, nil
+}
+
+// parts adds the layer to the graph of x, whose rows lie in sequences as seqs says. context gets the rotated keys and the
+// values of the sequences, and returns those that the tokens attend to: compressed ones in the compressed branch.
+func (l *NSA) parts(b *Builder, x *G.Node, seqs layout, context func(k, v perBranch) (perBranch, perBranch)) (p NSAParts) {
+	c := l.config
+	q, k, v := l.project(b, x)
+	queries := seqs.runs(b, q)
 	for i, q := range queries {
 		queries[i] = b.Node(ops.RoPE(q, c.RoPEBase, 0, seqs.at(i)))
 	}
 	for _, branch := range c.branches() {
-		k[branch] = b.Node(ops.RoPE(seqs.whole(&b, k[branch]), c.RoPEBase, 0, seqs.documents))
-		v[branch] = seqs.whole(&b, v[branch])
+		k[branch] = b.Node(ops.RoPE(seqs.whole(b, k[branch]), c.RoPEBase, 0, seqs.position))
+		v[branch] = seqs.whole(b, v[branch])
 	}
-
-	// Every rank compresses whole sequences. Its own part alone would need the keys across the borders of its chunks and
-	// another gather, to save what is little beside attention.
-	kc := l.compress(&b, "phi_k.", k[decode.Compressed], seqs.documents) // [B,Nc,Hkv,D]
-	vc := l.compress(&b, "phi_v.", v[decode.Compressed], seqs.documents) // [B,Nc,Hkv,Dv]
-	p.stored = append(G.Nodes{kc, vc}, c.interleaved(k, v)...)
+	if k, v = context(k, v); b.err != nil {
+		return p
+	}
 	attend := func(branch func(run int, q *G.Node) (*G.Node, error)) (o G.Nodes) {
 		for i, q := range queries {
 			o = append(o, b.Node(branch(i, q)))
 		}
 		return o
 	}
+	kc := k[decode.Compressed]
 	compressed := attend(func(i int, q *G.Node) (*G.Node, error) {
-		return ops.CompressedAttention(q, kc, vc, c.Params, seqs.at(i))
+		return ops.CompressedAttention(q, kc, v[decode.Compressed], c.Params, seqs.at(i))
 	})
-	p.Compressed = seqs.join(&b, compressed)
+	p.Compressed = seqs.join(b, compressed)
 	if !c.NoSelected {
-		p.Blocks = seqs.join(&b, attend(func(i int, q *G.Node) (*G.Node, error) {
+		blocks := attend(func(i int, q *G.Node) (*G.Node, error) {
 			lse := b.Node(ops.LSE(compressed[i])) // [B,Hq,S]
 			return ops.SelectBlocks(q, kc, lse, c.Params, seqs.at(i))
-		}))
-		blocks := seqs.runs(&b, p.Blocks)
-		p.Selected = seqs.join(&b, attend(func(i int, q *G.Node) (*G.Node, error) {
+		})
+		p.Blocks = seqs.join(b, blocks)
+		p.Selected = seqs.join(b, attend(func(i int, q *G.Node) (*G.Node, error) {
 			return ops.SelectedAttention(q, k[decode.Selected], v[decode.Selected], blocks[i], c.SelectBlock, seqs.at(i))
 		}))
 	}
-	p.Window = seqs.join(&b, attend(func(i int, q *G.Node) (*G.Node, error) {
+	p.Window = seqs.join(b, attend(func(i int, q *G.Node) (*G.Node, error) {
 		return ops.SlidingWindow(q, k[decode.Window], v[decode.Window], c.Window, seqs.at(i))
 	}))
 
-	p.Gates = l.gates(&b, x)
+	p.Gates = l.gates(b, x)
 	outputs := slices.DeleteFunc(G.Nodes{p.Compressed, p.Selected, p.Window}, func(n *G.Node) bool { return n == nil })
 	sum := b.Node(ops.GatedSum(p.Gates, outputs...)) // [B,S,Hq,Dv]
 	p.Output = b.Linear(sum, l.prefix+"wo")
-	if b.err != nil {
-		return NSAParts{}, b.err
-	}
-	return p, nil
+	return p
 }
 
 // project returns the projections of x [B,S,Dim], not yet rotated: q [B,S,Hq,D], and k [B,S,Hkv,D] and v [B,S,Hkv,Dv]
@@ -325,6 +341,19 @@ func (l *NSA) gates(b *Builder, x *G.Node) *G.Node {
 func (l *NSA) phiParams(b *Builder, side string) (pe, w1, w2 *G.Node) {
 	param := func(name string) *G.Node { return b.Param(l.prefix + side + name) }
 	return param("pe"), param("w1.weight"), param("w2.weight")
+}
+
+// phiInputs returns the parameters of the compression's MLP in the order of the inputs of decode.Step, none if the
+// layer has no MLP.
+func (l *NSA) phiInputs(b *Builder) (list G.Nodes) {
+	if l.config.Phi != PhiMLP {
+		return nil
+	}
+	for _, side := range []string{"phi_k.", "phi_v."} {
+		pe, w1, w2 := l.phiParams(b, side)
+		list = append(list, pe, w1, w2)
+	}
+	return list
 }
 
 // compress applies the layer's phi to x [B,S,Hkv,D]. side is that of phiParams.

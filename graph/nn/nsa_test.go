@@ -248,13 +248,17 @@ func TestForeignCache(t *testing.T) {
 		parts := testutil.Must(l.ApplyParts(G.NewTensor(g, tensor.Float64, 3, G.WithShape(1, 6, c.Dim),
 			G.WithName("prompt"))))(t)
 		_, fillErr := l.Fill(parts, cache)
+		_, extendErr := l.Extend(G.NewTensor(g, tensor.Float64, 3, G.WithShape(1, 6, c.Dim), G.WithName("run")),
+			Run{Start: G.NewVector(g, tensor.Int32, G.WithShape(1), G.WithName("start")), Tokens: 9}, cache)
 		if name == "" || name == "a shorter window" {
 			require.NoError(t, err, name)
 			require.NoError(t, fillErr, name)
+			require.NoError(t, extendErr, name)
 			continue
 		}
 		require.ErrorContains(t, err, "decode: the cache is not of this layer", name)
 		require.ErrorContains(t, fillErr, "fill: the cache is not of this layer", name)
+		require.ErrorContains(t, extendErr, "extend: the cache is not of this layer", name)
 		require.NotContains(t, fillErr.Error(), "%!")
 	}
 }

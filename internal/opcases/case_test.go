@@ -22,7 +22,7 @@ import (
 func TestEveryOpHasCases(t *testing.T) {
 	called, names := map[string]bool{"optimizer.SumSquares": true, "optimizer.GradNorm": true, "optimizer.AdamW": true, "optimizer.Muon": true,
 		"spec.Cast": true, "spec.Int32": true, "decode.Step": true,
-		"decode.FillCache": true, "attention.Grad[F]": true, "collective.AllReduce": true, "collective.Reduce": true,
+		"decode.FillCache": true, "decode.Extend": true, "attention.Grad[F]": true, "collective.AllReduce": true, "collective.Reduce": true,
 		"collective.Broadcast": true, "collective.AllGather": true, "collective.ReduceScatter": true,
 		"collective.GatherSequence": true, "collective.ScatterSequence": true}, map[string]bool{}
 	costs := []Cost{Small, Large}

@@ -4,17 +4,18 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
@@ -28,12 +29,17 @@ type Decoder struct {
 	options        []graph.Option
 	caches         []G.Value       // one for each layer
 	resident       *graph.Resident // holds the caches on a device; nil on the host
+	cacheBytes     [][]byte        // their memory on the host; nil on a device
 	cacheSizes     decode.KVCache  // of each cache
 	sequences      []slotSequence
 	free           []int32 // pages that no sequence uses
+	references     []int32 // for each page, of sequences and of the prefix
+	prefix         sharedPrefix
 
 	step     *decoderGraph
-	prefills map[int]*decoderGraph // by length
+	extends  bool // whether the backend can prefill tokens after others
+	chunk    int  // tokens of a chunk of a prompt
+	prefills map[prefillShape]*decoderGraph
 }
 
 // slotSequence is the sequence of a slot.
@@ -52,24 +58,41 @@ var ErrContextFull = errors.New("the context is full")
 // compressed keys of a page should fill vectors.
 const pageTokens = 512
 
-// DecoderOption is an option of NewDecoder, made by DecodeOn.
-type DecoderOption struct {
+// DecoderOption is an option of NewDecoder.
+type DecoderOption func(*decoderOptions)
+
+type decoderOptions struct {
 	backend   graph.Backend
 	precision graph.Precision
+	chunk     int
 }
 
 // DecodeOn makes a decoder run on b, with activations and caches in precision p; on the CPU caches are in float32. If b
 // has memory of its own, the weights must be there already: see Weights.MoveTo. Weights on a device can be decoded only
 // there.
-func DecodeOn(b graph.Backend, p graph.Precision) DecoderOption { return DecoderOption{b, p} }
+func DecodeOn(b graph.Backend, p graph.Precision) DecoderOption {
+	return func(o *decoderOptions) { o.backend, o.precision = b, p }
+}
+
+// DefaultPrefillChunk is the number of tokens of a chunk without PrefillChunk.
+const DefaultPrefillChunk = 2048
+
+// PrefillChunk makes a decoder prefill prompts in chunks of n tokens; 0 means DefaultPrefillChunk. The activations are
+// those of a chunk: with a longer prompt only the buffers of keys and values grow, which all layers share and which have
+// the size of the context. The results do not depend on n, on the CPU in no bit. Only the CPU prefills in chunks so far.
+// Other backends prefill whole prompts, and n has to be 0.
+func PrefillChunk(n int) DecoderOption { return func(o *decoderOptions) { o.chunk = n } }
 
 // NewDecoder returns a decoder for up to slots sequences of up to context tokens each; context may differ from
 // Config.Context. Without DecodeOn it runs on the CPU in the type of the weights. Close ends it.
 func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decoder, err error) {
 	defer fault.Name(&err, "tinylm", fmt.Sprintf("decoder of %d sequences of %d tokens", slots, context))
-	o := DecoderOption{backend: graph.NewCPU(0)}
-	if n := len(opts); n > 0 {
-		o = opts[n-1]
+	o := decoderOptions{backend: graph.NewCPU(0)}
+	for _, opt := range opts {
+		if opt == nil {
+			return nil, errors.New("nil option")
+		}
+		opt(&o)
 	}
 	if err := w.check(); err != nil {
 		return nil, err
@@ -85,7 +108,7 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 		return nil, err
 	}
 	d = &Decoder{weights: w, slots: slots, context: context, sequences: make([]slotSequence, slots),
-		prefills: map[int]*decoderGraph{}}
+		prefills: map[prefillShape]*decoderGraph{}}
 	d.options = []graph.Option{graph.WithBackend(o.backend), graph.WithPrecision(o.precision), graph.WithCapture()}
 	cached := o.precision
 	if o.backend.Device().Host {
@@ -93,6 +116,15 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 	}
 	if d.cacheSizes, err = c.cacheSizes(slots, context, cached); err != nil {
 		return nil, err
+	}
+	d.extends = canExtend(o.backend, d.cacheSizes)
+	switch d.chunk = min(context, cmp.Or(o.chunk, DefaultPrefillChunk)); {
+	case o.chunk < 0:
+		return nil, fmt.Errorf("chunks of %d tokens, want at least 1, or 0 for %d", o.chunk, DefaultPrefillChunk)
+	case o.chunk > 0 && !d.extends:
+		return nil, fmt.Errorf("prefill in chunks of %d tokens: %s has no kernel for it", o.chunk, o.backend.Device().Kind)
+	case !d.extends:
+		d.chunk = context // one chunk for any prompt
 	}
 	if err := d.newCaches(o.backend); err != nil {
 		return nil, fmt.Errorf("caches: %w", err)
@@ -102,6 +134,7 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 		d.sequences[i].pages = make([]int32, 0, pages)
 		d.sequences[i].logits = make([]float32, c.Vocab)
 	}
+	d.references = make([]int32, d.cacheSizes.Pages)
 	for p := range d.cacheSizes.Pages {
 		d.free = append(d.free, int32(d.cacheSizes.Pages-1-p))
 	}
@@ -167,6 +200,13 @@ func (d *Decoder) newCaches(b graph.Backend) (err error) {
 		d.caches = append(d.caches, tensor.New(tensor.Of(dt), tensor.WithShape(d.cacheSizes.Elements())))
 	}
 	if b.Device().Host {
+		for _, v := range d.caches {
+			var b cpu.Buf
+			if err := spec.PointAtValue(&b, v, spec.Operand{Dtype: dt, Shape: v.Shape()}); err != nil {
+				return err
+			}
+			d.cacheBytes = append(d.cacheBytes, cpu.Slice[uint8](&b))
+		}
 		return nil
 	}
 	if d.resident, err = graph.NewResident(b, d.caches); err != nil {
@@ -193,79 +233,29 @@ func (d *Decoder) Logits(slot int) []float32 { return d.sequences[slot].logits }
 // Release frees a slot.
 func (d *Decoder) Release(slot int) {
 	s := &d.sequences[slot]
-	d.free = append(d.free, s.pages...)
+	d.unreference(s.pages)
 	s.tokens, s.pages = 0, s.pages[:0]
 }
 
-// Prefill replaces the sequence of a slot by tokens and computes the logits of the token that follows. All tokens run
-// at once, in a graph for the next power of two, or for the context if that is less. A graph is made when it is first
-// needed. If the run fails, the slot is free; after any other error it keeps its sequence.
-func (d *Decoder) Prefill(slot int, tokens []int32) (err error) {
-	defer fault.Name(&err, "tinylm", fmt.Sprintf("prefill of %d tokens", len(tokens)))
-	switch {
-	case d.step == nil:
-		return errDecoderClosed
-	case slot < 0 || slot >= d.slots:
-		return fmt.Errorf("slot %d, want 0 to %d", slot, d.slots-1)
-	case len(tokens) == 0:
-		return errors.New("no tokens")
-	case len(tokens) > d.context:
-		return fmt.Errorf("%w: it holds %d", ErrContextFull, d.context)
-	}
-	vocab := len(d.sequences[slot].logits)
-	if i := slices.IndexFunc(tokens, func(t int32) bool { return t < 0 || int(t) >= vocab }); i >= 0 {
-		return fmt.Errorf("token %d is %d, want 0 to %d", i, tokens[i], vocab-1)
-	}
-	g, err := d.prefillGraph(len(tokens))
-	if err != nil {
-		return err
-	}
-	d.Release(slot)
-	s := &d.sequences[slot]
-	d.grow(s, len(tokens))
-	clear(g.tokens[copy(g.tokens, tokens):])
-	g.last[0], g.pages[0], g.pages[1] = int32(len(tokens)-1), int32(slot), int32(len(tokens))
-	copy(g.pages[2:], s.pages)
-	if err = d.run(g); err == nil {
-		err = g.copyLogits(func(int) []float32 { return s.logits })
-	}
-	if err != nil {
-		d.Release(slot)
-		return err
-	}
-	s.tokens = len(tokens)
-	return nil
-}
-
-// prefillGraph returns the graph for n tokens or more.
-func (d *Decoder) prefillGraph(n int) (*decoderGraph, error) {
-	const minPrefill = 16
-	size := minPrefill
-	for size < n {
-		size *= 2
-	}
-	n = min(d.context, size)
-	if g := d.prefills[n]; g != nil {
-		return g, nil
-	}
-	c := d.weights.Config.WithDefaults()
-	g, err := d.newGraph(1, n, 2+cap(d.sequences[0].pages), func(g *decoderGraph, b *nn.Builder, tokens *G.Node,
-		caches []nn.Cache) *G.Node {
-		var last *G.Node
-		g.last, last = newInput(g.graph, "last", 1, 1)
-		return c.addPrefill(b, tokens, last, caches)
-	})
-	if err == nil {
-		d.prefills[n] = g
-	}
-	return g, err
-}
-
-// grow adds pages to s until it has room for n tokens.
+// grow adds pages to s until it has room for n tokens. If there are none, it takes those of the prefix: the sequences
+// alone have never more than all.
 func (d *Decoder) grow(s *slotSequence, n int) {
 	for len(s.pages)*d.cacheSizes.PageLen < n {
+		if len(d.free) == 0 {
+			d.forgetPrefix()
+		}
 		last := len(d.free) - 1
-		s.pages, d.free = append(s.pages, d.free[last]), d.free[:last]
+		page := d.free[last]
+		s.pages, d.free, d.references[page] = append(s.pages, page), d.free[:last], 1
+	}
+}
+
+// unreference ends the use of pages by a sequence or by the prefix.
+func (d *Decoder) unreference(pages []int32) {
+	for _, p := range pages {
+		if d.references[p]--; d.references[p] == 0 {
+			d.free = append(d.free, p)
+		}
 	}
 }
 

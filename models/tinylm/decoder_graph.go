@@ -16,7 +16,8 @@ type decoderGraph struct {
 	graph   *G.ExprGraph
 	tokens  []int32
 	pages   []int32 // the page table
-	last    []int32
+	last    []int32 // of a prefill
+	start   []int32 // of one that extends a sequence, else nil
 	logits  *G.Node
 	machine *graph.Machine
 	version int // of the weights at the last run

@@ -45,6 +45,24 @@ func ExampleSampler() {
 	// sequence 1 ends: max tokens
 }
 
+// Prompts that share their first tokens, in chunks of 16 tokens.
+func ExampleDecoder_SharePrefix() {
+	w, err := tinylm.NewWeights(smallConfig(), tensor.Float32, 1)
+	check(err)
+	d, err := tinylm.NewDecoder(w, 2, 64, tinylm.PrefillChunk(16))
+	check(err)
+	prefix := tinylm.Bytes{}.Encode("package main\n\nimport \"fmt\"\n")
+	check(d.SharePrefix(prefix))
+	for slot, rest := range []string{"func main", "type "} {
+		check(d.Prefill(slot, append(prefix[:len(prefix):len(prefix)], tinylm.Bytes{}.Encode(rest)...)))
+		fmt.Println(d.Len(slot), "tokens, next of", len(d.Logits(slot)))
+	}
+	check(d.Close())
+	// Output:
+	// 36 tokens, next of 256
+	// 32 tokens, next of 256
+}
+
 // The loss of a model on tokens of one's own.
 func ExampleNewModel() {
 	w, err := tinylm.NewWeights(smallConfig(), tensor.Float32, 1)

@@ -64,23 +64,30 @@ func (c Config) addDecode(b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.N
 	return b.Linear(x, "head")
 }
 
-// addPrefill adds the model to the graph of b for a whole sequence, tokens [1,S], and writes its keys and values to the
-// caches. It returns the logits [1,1,V] at position last [1,1].
-func (c Config) addPrefill(b *nn.Builder, tokens, last *G.Node, caches []nn.Cache) *G.Node {
+// addPrefill adds the model to the graph of b for tokens [1,S] of a sequence, its first ones or those at run, and writes
+// their keys and values to the caches. It returns the logits [1,1,V] at position last [1,1] of tokens.
+func (c Config) addPrefill(b *nn.Builder, tokens, last *G.Node, run nn.Run, caches []nn.Cache) *G.Node {
 	x := c.stream(b, tokens, func(i int, _, x *G.Node) *G.Node {
-		prefix := layerPrefix(i) + "attn."
+		prefix, cache := layerPrefix(i)+"attn.", caches[i]
 		if c.Attention == Dense {
 			l := b.Attention(prefix, c.denseConfig())
+			if run.Start != nil {
+				return b.Node(l.Extend(x, run, cache))
+			}
 			p, err := l.ApplyParts(x)
 			if err == nil {
-				_, err = l.Fill(p, caches[i])
+				_, err = l.Fill(p, cache)
 			}
 			return b.Node(p.Output, err)
 		}
 		l := b.NSA(prefix, c.NSAConfig)
+		if run.Start != nil {
+			p, err := l.Extend(x, run, cache)
+			return b.Node(p.Output, err)
+		}
 		p, err := l.ApplyParts(x)
 		if err == nil {
-			_, err = l.Fill(p, caches[i])
+			_, err = l.Fill(p, cache)
 		}
 		return b.Node(p.Output, err)
 	})

@@ -34,6 +34,7 @@ type decoder interface {
 	Slots() int
 	Context() int
 	Prefill(slot int, tokens []int32) error
+	SharePrefix(tokens []int32) error
 	Step(tokens []int32) error
 	Logits(slot int) []float32
 	Len(slot int) int
@@ -81,7 +82,7 @@ func (e End) String() string {
 
 // Stats counts the work of a Sampler.
 type Stats struct {
-	Prefilled int           // tokens of prompts, and of sequences that went on with their newer half
+	Prefilled int           // tokens of prompts, shared ones included, and of sequences that went on with their newer half
 	Prefill   time.Duration // of their prefills
 	Decoded   int           // tokens of steps
 	Decode    time.Duration // of the steps, and of choosing tokens
@@ -119,6 +120,15 @@ func (s *Sampler) Running() int { return s.running }
 
 // Stats returns counts of the work so far.
 func (s *Sampler) Stats() Stats { return s.stats }
+
+// SharePrefix makes the prompts of the next calls of Add share a prefix: see Decoder.SharePrefix. Prompts that do not
+// begin with it are prefilled as a whole. Texts do not change. A prefix that is longer than the context is an error.
+func (s *Sampler) SharePrefix(tokens []int32) error {
+	if s.decoder == nil {
+		return errors.New("tinylm: sampler: no decoder")
+	}
+	return fault.In("tinylm", "sampler", s.decoder.SharePrefix(tokens))
+}
 
 // Add prefills a prompt, which must not be empty, and returns the number by which Token and Remove name its sequence:
 // 0, 1 and so on. The error wraps ErrBatchFull if no slot is free. After an error the batch is as it was before.

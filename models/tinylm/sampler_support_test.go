@@ -51,6 +51,8 @@ func (d *hashDecoder) Prefill(slot int, tokens []int32) error {
 	return nil
 }
 
+func (d *hashDecoder) SharePrefix([]int32) error { return nil }
+
 func (d *hashDecoder) Step(tokens []int32) error {
 	require.Len(d.t, tokens, len(d.seqs))
 	if err := d.failure(); err != nil {

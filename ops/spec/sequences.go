@@ -117,6 +117,18 @@ func (x Sequences) OfKey(b, i int) (Sequence, bool) {
 	return x.OfToken(b, t), true
 }
 
+// VisibleKeys returns how many first keys of a sequence its tokens may see.
+func (x Sequences) VisibleKeys(seq Sequence) int {
+	switch n := seq.Start + seq.Tokens; {
+	case x.starts == nil:
+		return seq.Keys
+	case x.BlockLen == 0:
+		return min(seq.Keys, n)
+	default:
+		return min(seq.Keys, NumCompressed(n, x.BlockLen, x.Stride))
+	}
+}
+
 // A piece of work is a range of positions of a row, so the pieces do not depend on the documents. A piece computes the
 // tiles that begin in its range. Tiles are counted from the start of a sequence, so a document has the same tiles and
 // bits as if alone, and queries those of the whole sequence.

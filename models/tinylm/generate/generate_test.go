@@ -49,6 +49,22 @@ func TestBatchEqualsSingleTexts(t *testing.T) {
 }
 
 // TestPrompts: a prompt from a flag, a file or the standard input gives the same text, and a stop string ends it.
+// TestSharedPrompts: texts whose prompts begin alike, or are the same, equal those of single calls with whole prompts.
+func TestSharedPrompts(t *testing.T) {
+	same := []string{"-model", weightsFile(t), "-tokens", "20", "-context", "150", "-past-end"}
+	prefix := strings.Repeat("the same beginning ", 5)
+	for _, n := range []int{1, 2} {
+		want, args := "", append([]string{"-n", fmt.Sprint(n), "-seed", "5", "-batch", "2", "-prefill-chunk", "30"}, same...)
+		for i, p := range []string{prefix + "of one", prefix + "of another", prefix} {
+			for seed := 5; seed < 5+n; seed++ {
+				want += fmt.Sprintf("--- prompt %d, seed %d\n", i+1, seed) + texts(t, append(promptArgs(p, seed), same...)...)
+			}
+			args = append(args, "-prompt", p)
+		}
+		require.Equal(t, want, texts(t, args...), "%d texts a prompt", n)
+	}
+}
+
 func TestPrompts(t *testing.T) {
 	model := weightsFile(t)
 	args := []string{"-model", model, "-tokens", "30", "-echo", "-past-end"}
@@ -182,7 +198,7 @@ func TestFlagsRefuseValues(t *testing.T) {
 		"temperature": {"-1", "NaN", "Inf", "x", ""}, "top-k": {"-1", "x", "1e99"}, "top-p": {"-0.1", "1.1", "NaN"},
 		"repetition-penalty": {"0", "-1", "NaN", "Inf"},
 		"n":                  {"0", "-1", "x", "2000000", "99999999999"}, "tokens": {"-1", "x"}, "batch": {"-1", "x"},
-		"context": {"-1", "x", "100000000"}, "seed": {"-1", "x"}, "stop": {""},
+		"context": {"-1", "x", "100000000"}, "prefill-chunk": {"-1", "x", "100000000"}, "seed": {"-1", "x"}, "stop": {""},
 		"device": {"tpu", "cuda:x"}, "precision": {"f8", ""}, "interactive": {"maybe"}, "echo": {"maybe"},
 		"past-end": {"maybe"}, "no-such-flag": {"1"},
 		"file": {""},

@@ -67,7 +67,7 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 		return m, command.UsageError(fmt.Errorf("%d texts at once of -context %d, want at most %d tokens: see -batch",
 			slots, m.context, tinylm.MaxTokens))
 	}
-	var opts []tinylm.DecoderOption
+	opts := []tinylm.DecoderOption{tinylm.PrefillChunk(o.PrefillChunk)}
 	if !b.Device().Host || precision != graph.F32 {
 		opts = append(opts, tinylm.DecodeOn(b, precision))
 	} // else the decoder chooses the number of workers

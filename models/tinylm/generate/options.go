@@ -34,10 +34,11 @@ type Options struct {
 	Tokens            int    // max tokens of a text; 0: no limit
 	PastEnd           bool   // continue after the end of a document
 
-	Batch     int // texts at once; 0: as many as there are, up to 16
-	Context   int // tokens that the model looks back; 0: as in training
-	Device    string
-	Precision string
+	Batch        int // texts at once; 0: as many as there are, up to 16
+	Context      int // tokens that the model looks back; 0: as in training
+	PrefillChunk int // tokens of a prompt that run at once, see tinylm.PrefillChunk; 0: tinylm.DefaultPrefillChunk
+	Device       string
+	Precision    string
 
 	set        *flag.FlagSet    // of the command line, nil without one
 	interrupts <-chan os.Signal // each ends the text that is written to an interactive terminal, not the program
@@ -111,6 +112,8 @@ func (o *Options) flags() *flag.FlagSet {
 	set.BoolVar(&o.PastEnd, "past-end", false, "continue after the end of a document")
 	set.IntVar(&o.Batch, "batch", 0, fmt.Sprintf("texts at once; 0: as many as there are, up to %d", defaultBatch))
 	set.IntVar(&o.Context, "context", 0, "tokens that the model looks back; 0: as in its training")
+	set.IntVar(&o.PrefillChunk, "prefill-chunk", 0, fmt.Sprintf("tokens of a prompt that run at once, on the CPU; fewer need less memory; 0: %d",
+		tinylm.DefaultPrefillChunk))
 	set.StringVar(&o.Device, "device", "auto", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
 	set.StringVar(&o.Precision, "precision", "f32", "of the activations, on a GPU also of the caches: f32, bf16 (on a GPU or a CPU with AVX512_BF16) or fp16 (on a GPU)")
 	return set
@@ -127,7 +130,7 @@ func (o *Options) Validate() (err error) {
 		name        string
 		v, min, max int
 	}{{"n", o.Samples, 1, maxTexts}, {"tokens", o.Tokens, 0, math.MaxInt32}, {"batch", o.Batch, 0, maxTexts},
-		{"context", o.Context, 0, tinylm.MaxTokens}} {
+		{"context", o.Context, 0, tinylm.MaxTokens}, {"prefill-chunk", o.PrefillChunk, 0, tinylm.MaxTokens}} {
 		if s.v < s.min || s.v > s.max {
 			return fmt.Errorf("-%s is %d, want %d to %d", s.name, s.v, s.min, s.max)
 		}

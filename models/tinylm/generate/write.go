@@ -21,12 +21,22 @@ type text struct {
 
 // write generates texts, several at once, and writes them in order.
 func (w *writer) write(ctx context.Context, texts []*text) (err error) {
-	bySeq, next := map[int]*text{}, texts
+	bySeq, next, common := map[int]*text{}, texts, w.commonPrefix(texts)
 	// startNext begins the next text, if there is one and a slot is free. It begins only one, because a prefill takes a
 	// while: running texts get tokens before the next prefill.
 	startNext := func() error {
 		if len(next) == 0 || w.sampler.Running() == w.sampler.Slots() {
 			return nil
+		}
+		prefix := common
+		if w.Samples > 1 {
+			prefix = w.kept(next[0])
+		}
+		if len(prefix) < minShared {
+			prefix = nil
+		}
+		if err := w.sampler.SharePrefix(prefix); err != nil {
+			return err
 		}
 		seq, err := w.sampler.Add(next[0].tokens, next[0].sampling)
 		if err != nil {
@@ -67,6 +77,28 @@ func (w *writer) write(ctx context.Context, texts []*text) (err error) {
 		}
 	}
 	return nil
+}
+
+// minShared is the number of tokens from which on prompts share their prefix.
+const minShared = 64
+
+// kept returns the tokens of the prompt that the context holds.
+func (w *writer) kept(x *text) []int32 { return x.tokens[max(0, len(x.tokens)-w.context):] }
+
+// commonPrefix returns the tokens with which the prompts of all texts begin, none for one text.
+func (w *writer) commonPrefix(texts []*text) []int32 {
+	if len(texts) < 2 {
+		return nil
+	}
+	prefix := w.kept(texts[0])
+	for _, x := range texts[1:] {
+		tokens, n := w.kept(x), 0
+		for n < min(len(prefix), len(tokens)) && tokens[n] == prefix[n] {
+			n++
+		}
+		prefix = prefix[:n]
+	}
+	return prefix
 }
 
 // flush writes what is waiting of the first text, and of the next ones once it has ended. It returns those that are not

@@ -25,12 +25,16 @@ func widthOf(x spec.Arg) int {
 	return x.Last()
 }
 
-// bindTranspose adds to k a phase that transposes keys or values x [B,T,Hkv,c]. In bf16 it transposes pairs; c is even.
+// bindTranspose adds to k a phase that transposes keys or values x [B,T,Hkv,c], except tiles that no query sees. In bf16
+// it transposes pairs; c is even.
 func bindTranspose[T cpu.Float](k *cpu.Kernel, a dims, x spec.Arg) transposed[T] {
 	c := widthOf(x)
 	y := transposed[T]{a, cpu.Work[T](k, x.Elements()/x.Last()*c), c, x.Dtype == spec.BFloat16}
 	bindKeys(k, a, keyTile, func(seq spec.Sequence, g, lo, hi int, _ *cpu.Worker) {
 		n := hi - lo
+		if lo >= a.VisibleKeys(seq) {
+			return
+		}
 		cpu.Transpose(n, y.c, y.group(seq, g).tiles[lo*y.c:], n, cpu.Slice[T](x.Buf)[y.keyAt(seq, g, lo, y.c):], y.groups*y.c)
 	})
 	return y

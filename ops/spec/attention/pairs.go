@@ -26,13 +26,16 @@ type valuePairs struct {
 	buf *cpu.Buf // nil if the values are not bf16
 }
 
-// bindValuePairs adds to k a phase that pairs v, if that is bf16.
+// bindValuePairs adds to k a phase that pairs v, if that is bf16, except in tiles that no query sees.
 func bindValuePairs(k *cpu.Kernel, a dims, v spec.Arg) valuePairs {
 	if v.Dtype != spec.BFloat16 {
 		return valuePairs{}
 	}
 	y := valuePairs{a, cpu.Work[float32](k, v.Elements())}
 	bindKeys(k, a, keyTile, func(seq spec.Sequence, g, lo, hi int, _ *cpu.Worker) {
+		if lo >= a.VisibleKeys(seq) {
+			return
+		}
 		to, row := y.group(seq, g), func(key int) []cpu.BFloat16 {
 			if key == seq.Keys {
 				return nil

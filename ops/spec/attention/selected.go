@@ -192,23 +192,13 @@ func (c selectedBlocks) errorAt(at int, format string, args ...any) error {
 	return fmt.Errorf("idx of batch %d, query %d, group %d: %w", b, t, g, fmt.Errorf(format, args...))
 }
 
-// runsAsSpan reports whether the kernels of spans compute a sequence: it is so short that its queries
-// select a good part of the keys that they may see. Adjoining queries then share tiles of all these keys, and each
-// query hides the keys that it has not selected. The products of such tiles are several times as fast as those of the
-// few heads of one query.
-func (c selectedBlocks) runsAsSpan(seq spec.Sequence) bool {
-	return seq.Keys <= shortSequence && seq.Keys <= 3*c.n*c.size
-}
-
-// anyRunsAsSpan and anyRunsByList report which kernels a batch needs: those of spans for sequences that run as a span,
-// those that walk over the lists of selected blocks for all others. Documents have any length, so with documents both
-// are true.
-func (c selectedBlocks) anyRunsAsSpan() bool { return c.HasDocuments() || c.runsAsSpan(c.row()) }
-
-func (c selectedBlocks) anyRunsByList() bool { return c.HasDocuments() || !c.runsAsSpan(c.row()) }
-
-func (c selectedBlocks) row() spec.Sequence {
-	return spec.Sequence{Tokens: c.RowTokens, Keys: c.RowKeys}
+// spanTokens returns how many first tokens of a sequence the kernels of spans compute, a multiple of a tile. So early
+// queries select a good part of the keys that they may see. Adjoining queries then share tiles of all these keys, and
+// each query hides the keys that it has not selected. The products of such tiles are several times as fast as those of
+// the few heads of one query. The number does not depend on the sequence, nor do then the bits of a query on later
+// tokens.
+func (c selectedBlocks) spanTokens() int {
+	return cpu.CeilDiv(min(shortSequence, 3*c.n*c.size), c.tileQueries) * c.tileQueries
 }
 
 // selectedForward is attention over selected blocks. The heads of a group at one query are the rows of a tile. A worker
@@ -233,29 +223,25 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []spec.Arg) {
 	in, a := splitDims(in, 4, spec.CompressionBlocks{})
 	c := newSelectedBlocks(a, block, in[3])
 	k.Check = c.Check
-	if c.anyRunsAsSpan() {
-		f := newSpanForward[T](k, a, maskedSpan{tokenSpan(a.RowKeys), &c}, in, out)
-		bindQueries(k, a, a.tileQueries, func(seq spec.Sequence, g, t0, t1 int, w *cpu.Worker) {
-			if c.runsAsSpan(seq) {
-				f.tile(seq, g, t0, t1, w)
-			}
-		})
-	}
-	if c.anyRunsByList() {
-		keys := bindTranspose[T](k, a, in[1])
+	early := c.spanTokens()
+	spans := newSpanForward[T](k, a, maskedSpan{tokenSpan(a.RowKeys), &c}, in, out)
+	bindQueries(k, a, a.tileQueries, func(seq spec.Sequence, g, t0, t1 int, w *cpu.Worker) {
+		if seq.Start+t0 < early {
+			spans.tile(seq, g, t0, t1, w)
+		}
+	})
+	if a.RowKeys > early {
 		f := &selectedForward[T]{
 			selectedBlocks: c, q: in[0], v: in[2], o: out[0], lse: out[1],
-			keys:   keys,
-			pairs:  bindValuePairs(k, a, in[2]),
+			keys:   spans.keys,
+			pairs:  spans.pairs,
 			row:    cpu.Scratch[T](k, a.valueDim),
 			scores: cpu.Scratch[T](k, a.h*c.maxKeys()),
 			max:    cpu.Scratch[T](k, a.h),
 			sum:    cpu.Scratch[T](k, a.h),
 		}
 		bindQueries(k, a, queriesPerPiece, func(seq spec.Sequence, g, first, end int, w *cpu.Worker) {
-			if !c.runsAsSpan(seq) {
-				f.queries(seq, g, first, end, w)
-			}
+			f.queries(seq, g, max(first, early-seq.Start), end, w)
 		})
 	}
 }

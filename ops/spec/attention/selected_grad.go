@@ -53,6 +53,23 @@ type selectedBackward[T cpu.Float] struct {
 	inverse  inverseIndex
 }
 
+// runsAsSpan reports whether the kernels of spans compute the gradients of a sequence: all its queries select a good part
+// of the keys that they may see, see spanTokens.
+func (c selectedBlocks) runsAsSpan(seq spec.Sequence) bool {
+	return seq.Keys <= shortSequence && seq.Keys <= 3*c.n*c.size
+}
+
+// anyRunsAsSpan and anyRunsByList report which kernels a batch needs: those of spans for sequences that run as a span,
+// those that walk over the lists of selected blocks for all others. Documents have any length, so with documents both
+// are true.
+func (c selectedBlocks) anyRunsAsSpan() bool { return c.HasDocuments() || c.runsAsSpan(c.row()) }
+
+func (c selectedBlocks) anyRunsByList() bool { return c.HasDocuments() || !c.runsAsSpan(c.row()) }
+
+func (c selectedBlocks) row() spec.Sequence {
+	return spec.Sequence{Tokens: c.RowTokens, Keys: c.RowKeys}
+}
+
 // bindSelectedGrad adds to k the phases of the gradient of bindSelected: in is q, k, v, idx, o or delta, lse, do, out
 // is dq, dk, dv.
 func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in, out []spec.Arg) {

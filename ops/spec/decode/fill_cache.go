@@ -74,18 +74,22 @@ func (op FillCache) Infer(in []spec.Operand) ([]spec.Operand, error) {
 	return []spec.Operand{{Dtype: tensor.Int32, Shape: tensor.Shape{k[0]}}}, err
 }
 
-func (op FillCache) Check(in []spec.Operand, b *cpu.Buf) error {
-	return op.checkPageTable(spec.Arg{Operand: in[op.CheckedInput()], Buf: b}, in[op.cacheInput()-1].Shape[1])
+func (op FillCache) Check(in []spec.Operand, b *cpu.Buf) (err error) {
+	defer spec.AsValueError(&err)
+	return op.Cache.checkRuns(spec.Arg{Operand: in[op.CheckedInput()], Buf: b}, nil, in[op.cacheInput()-1].Shape[1])
 }
 
-// checkPageTable checks a page table for prompts of at most maxTokens tokens.
-func (op FillCache) checkPageTable(table spec.Arg, maxTokens int) (err error) {
-	defer spec.AsValueError(&err)
+// checkRuns checks a page table for runs of at most maxTokens tokens that begin at the given tokens, or at token 0
+// without starts.
+func (c KVCache) checkRuns(table spec.Arg, starts []int32, maxTokens int) error {
 	for i := range table.Shape[0] {
-		row := pageRow(table, i)
+		row, start := pageRow(table, i), 0
+		if starts != nil {
+			start = int(starts[i])
+		}
 		switch {
-		case row[0] < -1 || int(row[0]) >= op.Cache.Slots:
-			return fmt.Errorf("row %d has slot %d, want -1 to %d", i, row[0], op.Cache.Slots-1)
+		case row[0] < -1 || int(row[0]) >= c.Slots:
+			return fmt.Errorf("row %d has slot %d, want -1 to %d", i, row[0], c.Slots-1)
 		case row[0] == -1:
 			continue
 		case row[1] < 0 || int(row[1]) > maxTokens:
@@ -96,7 +100,7 @@ func (op FillCache) checkPageTable(table spec.Arg, maxTokens int) (err error) {
 				return fmt.Errorf("rows %d and %d have the slot %d", j, i, row[0])
 			}
 		}
-		if err := op.Cache.checkPages(int(row[0]), int(row[1]), row[2:]); err != nil {
+		if err := c.checkPages(int(row[0]), start+int(row[1]), row[2:]); err != nil {
 			return err
 		}
 	}
@@ -114,7 +118,14 @@ func (op FillCache) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 func bindFill[T cpu.Float](k *cpu.Kernel, op FillCache, in []spec.Arg, stored spec.Arg) {
 	c, at := op.Cache, op.cacheInput()
 	layout, table := c.Layout(), in[at+1]
-	k.Check = func() error { return op.checkPageTable(table, in[at-1].Shape[1]) }
+	blocks, tokens := in[:0], in[:at]
+	if c.Stores(Compressed) {
+		blocks, tokens = in[:2], in[2:at]
+	}
+	k.Check = func() (err error) {
+		defer spec.AsValueError(&err)
+		return c.checkRuns(table, nil, tokens[0].Shape[1])
+	}
 	k.Phase(table.Shape[0]*c.KVHeads, func(piece int, _ *cpu.Worker) {
 		i, g := piece/c.KVHeads, piece%c.KVHeads
 		row := pageRow(table, i)
@@ -126,25 +137,36 @@ func bindFill[T cpu.Float](k *cpu.Kernel, op FillCache, in []spec.Arg, stored sp
 			cpu.Slice[int32](stored.Buf)[i] = int32(n)
 		}
 		s := &sequenceCache[T]{c, layout, cpu.Slice[T](in[at].Buf), slot, g, row[2:]}
-		inputs := in
-		// put stores the keys and values [from,to) of the next two inputs.
-		put := func(from, to int, entry func(t int) entries[T]) {
-			k, v := inputs[0], inputs[1]
-			inputs = inputs[2:]
-			for t := from; t < to; t++ {
-				r := (i*k.Shape[1]+t)*c.KVHeads + g
-				entry(t).put(cpu.Slice[T](k.Buf)[r*c.KeyDim:][:c.KeyDim], cpu.Slice[T](v.Buf)[r*c.ValueDim:][:c.ValueDim])
-			}
-		}
-		if c.Stores(Compressed) {
-			put(0, spec.NumCompressed(n, c.BlockLen, c.Stride), s.blockEntry)
-			put(max(0, n-c.BlockLen), n, s.tailEntry)
-		}
-		if c.StoresTokens() {
-			put(0, n, s.tokenEntry)
-		}
-		if c.Has(Window) {
-			put(max(0, n-c.Window), n, s.windowEntry)
-		}
+		s.store(i, 0, n, blocks, tokens)
 	})
+}
+
+// store stores n tokens from token start on. Their keys and values are in row row of tokens, a pair of arrays for each
+// branch. blocks has those of the compression blocks that end in these tokens, if the cache stores any.
+func (s *sequenceCache[T]) store(row, start, n int, blocks, tokens []spec.Arg) {
+	// put stores the entries [from,to), of which entry first is in row 0 of a pair.
+	put := func(pair []spec.Arg, first, from, to int, entry func(t int) entries[T]) {
+		k, v := pair[0], pair[1]
+		for t := from; t < to; t++ {
+			r := (row*k.Shape[1]+t-first)*s.KVHeads + s.g
+			entry(t).put(cpu.Slice[T](k.Buf)[r*s.KeyDim:][:s.KeyDim], cpu.Slice[T](v.Buf)[r*s.ValueDim:][:s.ValueDim])
+		}
+	}
+	end := start + n
+	for b := range Branch(NumBranches) {
+		if !s.hasInputs(b) {
+			continue
+		}
+		pair := tokens[:2]
+		switch tokens = tokens[2:]; {
+		case b == Compressed:
+			first := spec.NumCompressed(start, s.BlockLen, s.Stride)
+			put(blocks, first, first, spec.NumCompressed(end, s.BlockLen, s.Stride), s.blockEntry)
+			put(pair, start, max(start, end-s.BlockLen), end, s.tailEntry)
+		case b == Selected || s.Dense():
+			put(pair, start, start, end, s.tokenEntry)
+		default:
+			put(pair, start, max(start, end-s.KVCache.Window), end, s.windowEntry)
+		}
+	}
 }

@@ -300,7 +300,39 @@ func (s *sequenceCache[T]) windowTokens(lo, hi int) entryIterator[T] {
 	return entryIterator[T]{seq: s, Region: s.Layout.Window, lo: lo, hi: hi}
 }
 
+// tail iterates over the tokens [lo,hi) before compression.
+func (s *sequenceCache[T]) tail(lo, hi int) entryIterator[T] {
+	return entryIterator[T]{seq: s, Region: s.Layout.Tail, lo: lo, hi: hi}
+}
+
 // selectedTokens iterates over the tokens up to t of the selection blocks that idx names, ascending and padded with -1.
 func (s *sequenceCache[T]) selectedTokens(idx []int32, t int) entryIterator[T] {
 	return entryIterator[T]{seq: s, Region: s.Layout.Tokens, paged: true, idx: idx, end: t + 1}
+}
+
+// SettledPages returns how many first pages of a sequence of n tokens later tokens do not change. Sequences may share
+// them. A page changes until it is full, and until the compression blocks that begin in it are.
+func (c KVCache) SettledPages(n int) int {
+	if c.Stores(Compressed) {
+		n -= c.BlockLen - c.Stride
+	}
+	return max(0, n) / c.PageLen
+}
+
+// Runs returns the runs [from,to) of numbers of a cache that belong to the given pages and to the rings of a slot: what
+// a copy of a sequence needs, besides its settled pages.
+func (c KVCache) Runs(slot int, pages []int32) (runs [][2]int) {
+	at := c.Layout()
+	add := func(r Region, list int) {
+		if r.Entries > 0 {
+			runs = append(runs, [2]int{r.keysAt(list, 0), r.keysAt(list+1, 0)}, [2]int{r.valuesAt(list, 0), r.valuesAt(list+1, 0)})
+		}
+	}
+	for _, p := range pages {
+		add(at.Tokens, int(p))
+		add(at.Compressed, int(p))
+	}
+	add(at.Tail, slot)
+	add(at.Window, slot)
+	return runs
 }
