@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
@@ -38,17 +39,25 @@ type ranksJob struct {
 	Preset        string
 	Batch, Seq    int      // of a device
 	Steps, Rounds int      // steps of a run; runs of each kind, in turn
+	Context       bool     // the devices share the sequences, with recomputation
 	Devices       []string // by rank
 }
 
 // rankFigures are the figures of one form of training.
 type rankFigures struct {
-	Form                   int     // index in reductions
-	Alone, Apart, Together float64 // seconds of a run: on device 0 alone; on all, without a group and with one
-	Before, Memory         int     // bytes of the machine on a device: without a group, and the most of all ranks with one
+	Form                   int        // index in reductions
+	Alone, Apart, Together float64    // seconds of a run: on device 0 alone; on all, without a group and with one
+	Before, Memory         int        // bytes of the machine on a device: without a group, and the most of all ranks with one
+	Losses                 [2]float64 // of a job with Context: alone, and the mean of all together
 }
 
-// benchGPUs times data-parallel training steps on the GPUs of this host.
+// contextLengths are the lengths of the sequences that all GPUs share, one a step. Up to contextAlone tokens are timed on
+// one GPU, too.
+var contextLengths = []int{131072, 524288, 1048576}
+
+const contextAlone, contextRuns = 524288, 2
+
+// benchGPUs times data-parallel training steps on the GPUs of this host, and steps with sequences that lie over them.
 func benchGPUs(r *report) {
 	n := cmp.Or(r.gpus, gpuCount(r.backend))
 	if n < 2 {
@@ -56,15 +65,45 @@ func benchGPUs(r *report) {
 	}
 	for _, c := range gpuSizes {
 		r.part(c.seq, func() {
-			job := ranksJob{Preset: "base", Batch: c.batch, Seq: c.seq, Steps: trainRuns, Rounds: gpuRounds}
-			for i := range n {
-				job.Devices = append(job.Devices, fmt.Sprint("cuda:", i))
-			}
+			job := ranksJob{Preset: "base", Batch: c.batch, Seq: c.seq, Steps: trainRuns, Rounds: gpuRounds, Devices: devices(n)}
 			for _, f := range must(job.launch()) {
 				job.add(r, f, c.peer)
 			}
 		})
 	}
+	for _, seq := range contextLengths {
+		r.part(seq, func() {
+			job := ranksJob{Preset: "base", Batch: 1, Seq: seq, Steps: contextRuns, Context: true, Devices: devices(n)}
+			for _, f := range must(job.launch()) {
+				job.addContext(r, f)
+			}
+		})
+	}
+}
+
+// devices returns the names of n GPUs.
+func devices(n int) (list []string) {
+	for i := range n {
+		list = append(list, fmt.Sprint("cuda:", i))
+	}
+	return list
+}
+
+// addContext adds the figures of training with sequences over all GPUs.
+func (j ranksJob) addContext(r *report, f rankFigures) {
+	n, size := len(j.Devices), fmt.Sprintf("%v %dx%d", trainPrecision, j.Batch, j.Seq)
+	tokens := float64(j.Batch * j.Seq * j.Steps)
+	what := fmt.Sprintf("Base(), training, a sequence over %d GPUs, recomputation", n)
+	r.add(what, size, tokens/f.Together, "tok/s")
+	r.add("memory of the machine, a GPU, sequence over all", size, float64(f.Memory)/(1<<20), "MiB")
+	if f.Alone == 0 {
+		return
+	}
+	r.add("Base(), training, 1 GPU, recomputation", size, tokens/f.Alone, "tok/s",
+		against("memory of the machine, MiB", float64(f.Before)/(1<<20)))
+	r.add(fmt.Sprintf("time of a token over %d GPUs", n), size, float64(n)*f.Together/f.Alone,
+		fmt.Sprintf("times 1/%d of one GPU's", n), when(j.Seq == contextAlone, atMost(1.1)))
+	r.add("difference of the loss from one GPU's", size, math.Abs(f.Losses[1]-f.Losses[0]), "")
 }
 
 // gpuCount returns the number of GPUs that are present with b. A test's device has a second one.
@@ -119,6 +158,9 @@ func (j ranksJob) launch() (list []rankFigures, err error) {
 func runRank(text string) {
 	var j ranksJob
 	check(json.Unmarshal([]byte(text), &j))
+	if j.Context { // the others wait for rank 0
+		check(os.Setenv("NSA_DDP_TIMEOUT", "5m"))
+	}
 	o, _, err := dist.FromEnv()
 	check(err)
 	if o.Size != len(j.Devices) || o.LocalRank != o.Rank {
@@ -137,16 +179,23 @@ func runRank(text string) {
 		}
 	}()
 	check(err)
-	if list := j.measure(g, b); o.Rank == 0 {
+	measure := j.measure
+	if j.Context {
+		measure = j.measureContext
+	}
+	if list := measure(g, b); o.Rank == 0 {
 		check(json.NewEncoder(os.Stdout).Encode(list))
 	}
 }
 
-// measure takes part in the measurements as a rank. The learning rate is 0, so that all models select the same blocks
-// however many steps they have taken. No machine takes the 100 steps after which the ranks compare their weights.
+// still is an optimizer whose learning rate is 0, so that all models select the same blocks however many steps they have
+// taken.
+func still() tinylm.ModelOption { return tinylm.WithOptimizer(must(optim.NewAdamW(optim.WithLR(0)))) }
+
+// measure takes part in the measurements as a rank. No machine takes the 100 steps after which the ranks compare their
+// weights.
 func (j ranksJob) measure(g graph.Group, b graph.Backend) (list []rankFigures) {
 	c, policy := must(tinylm.Preset(j.Preset)), must(graph.PolicyFromEnv())
-	still := func() tinylm.ModelOption { return tinylm.WithOptimizer(must(optim.NewAdamW(optim.WithLR(0)))) }
 	run := func(t *trainer, steps int) func() error {
 		return func() error {
 			t.steps(steps)
@@ -179,6 +228,31 @@ func (j ranksJob) measure(g graph.Group, b graph.Backend) (list []rankFigures) {
 		}
 	}, still())
 	return list
+}
+
+// measureContext takes part in the measurement of steps whose sequences lie over all ranks.
+func (j ranksJob) measureContext(g graph.Group, b graph.Backend) []rankFigures {
+	c, f := must(tinylm.Preset(j.Preset)), rankFigures{}
+	measure := func(seconds, loss *float64, memory *int) func(*trainer) {
+		return func(t *trainer) {
+			*seconds, *memory = t.steps(j.Steps).Seconds(), t.Machine().Plan().Memory()
+			*loss = must(t.loss.Next())
+		}
+	}
+	if g.Rank() == 0 && j.Seq <= contextAlone {
+		withTrainer(b, c, j.Batch, j.Seq, measure(&f.Alone, &f.Losses[0], &f.Before), still(),
+			tinylm.WithRecompute())
+	}
+	must(g.AllGather("alone", nil))
+	withTrainer(b, c, j.Batch, j.Seq, measure(&f.Together, &f.Losses[1], &f.Memory),
+		still(), tinylm.WithRecompute(), tinylm.WithGroup(g), tinylm.WithContext(g.Size()))
+	f.Memory = most(g, f.Memory)
+	sum := 0.0
+	for _, loss := range must(g.AllGather("loss", binary.BigEndian.AppendUint64(nil, math.Float64bits(f.Losses[1])))) {
+		sum += math.Float64frombits(binary.BigEndian.Uint64(loss))
+	}
+	f.Losses[1] = sum / float64(g.Size())
+	return []rankFigures{f}
 }
 
 // most returns the largest x of all ranks.

@@ -39,6 +39,10 @@ func TestRanksMeasureTogether(t *testing.T) {
 		}
 	}
 	require.Less(t, list[len(list)/2].Memory, list[0].Memory)
+	job.Context = true
+	f := testutil.Must(job.launch())(t)[0]
+	require.Positive(t, min(f.Alone, f.Together))
+	require.InDelta(t, f.Losses[0], f.Losses[1], 1e-5)
 	job.Devices[1] = "nonsense"
 	_, err := job.launch()
 	require.ErrorContains(t, err, `rank 1: exit status 2: bench: -device "nonsense"`)

@@ -22,6 +22,7 @@ import (
 // The training steps of the GPU's suites.
 const (
 	trainWarm, trainRuns = 4, 10
+	trainWarmTokens      = 1 << 20 // longer steps than a quarter of these need fewer to warm up
 	trainPrecision       = graph.BF16
 )
 
@@ -85,14 +86,14 @@ func withTrainer(b graph.Backend, c tinylm.Config, batch, seq int, use func(*tra
 		tinylm.WithMachine(graph.WithBackend(b), graph.WithPrecision(precision), graph.WithCapture())}, opts...)
 	model := must(tinylm.NewModel(weights, batch, seq, opts...))
 	defer mustClose(model)
-	text := sourceText()
-	for i := range model.Tokens() {
-		model.Tokens()[i] = int32(text[i%len(text)])
+	text, tokens := sourceText(), make([]int32, batch*seq+1)
+	for i := range tokens {
+		tokens[i] = int32(text[i%len(text)])
 	}
-	model.NextTokens()
+	check(model.Fill(tokens[:batch*seq], tokens[1:]))
 	t := &trainer{model, must(model.LossReader()), fmt.Sprintf("%v %dx%d", precision, batch, seq),
 		float64(batch * seq)}
-	t.steps(trainWarm)
+	t.steps(max(2, min(trainWarm, trainWarmTokens/(batch*seq))))
 	use(t)
 }
 
