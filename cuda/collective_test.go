@@ -182,8 +182,8 @@ func TestChunksOfSequences(t *testing.T) {
 	for _, size := range []int{2, 4} { // of the group: two ranks share a sequence
 		b, _, lib := openNCCL(t, 10*time.Second, 10*time.Second)
 		g := G.NewGraph()
-		x := G.NewMatrix(g, tensor.Float32, G.WithShape(3, 8), G.WithName("x"),
-			G.WithValue(tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(3, 8))))
+		x := G.NewMatrix(g, tensor.Float32, G.WithShape(6, 4), G.WithName("x"),
+			G.WithValue(tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(6, 4))))
 		y := G.Must(ops.SiLU(G.Must(ops.GatherSequence(G.Must(ops.SiLU(x)), 2))))
 		testutil.Must(graph.Grad(G.Must(G.Sum(y)), x))(t)
 		m := testutil.Must(graph.NewMachine(g, graph.WithBackend(b), graph.WithGroup(newGroup(size))))(t)

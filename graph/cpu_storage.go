@@ -28,7 +28,8 @@ func storageRule(s spec.Spec) string {
 		return "hhhofh>hhh"
 	case attention.SelectBlocks:
 		return "hhf>"
-	case compress.Mean, compress.MeanGrad, pointwise.RoPE, pointwise.SiLU, pointwise.Sigmoid, norm.Softmax:
+	case compress.Mean, compress.MeanGrad, pointwise.RoPE, pointwise.SiLU, pointwise.Sigmoid, norm.Softmax,
+		pointwise.Repeat, pointwise.RepeatGrad:
 		return "h>h"
 	case pointwise.SiLUGrad, pointwise.SigmoidGrad, norm.SoftmaxGrad, linear.InputGrad:
 		return "hh>h"

@@ -130,8 +130,8 @@ func WithPrecision(p Precision) Option { return func(o *options) { o.precision =
 //
 // Results have the same bits, because the repeated steps are the same kernels on the same operands. If a boundary is
 // part of a fused step, the results of that step stay in memory instead. Integers, such as the chosen blocks of
-// selected attention, are kept. So are the results of ops that are not of package ops, but for slices,
-// concatenations and reshapes: these may run on the host or be random, as dropout is.
+// selected attention, are kept. So are the results of ops that are not of package ops: these may run on the host or be
+// random, as dropout is.
 func WithRecompute(boundaries ...*G.Node) Option {
 	return func(o *options) { o.recompute, o.boundaries = true, append(o.boundaries, boundaries...) }
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 )
 
@@ -140,7 +139,7 @@ func (r *recomputer) inputs(s *step) []*planValue {
 	in := slices.Clone(s.in)
 	for i, v := range in {
 		w := r.writers[v]
-		if w == nil || !r.repeatable[w] || w.spec == nil && !moves(w.op) || v.keep || v.persists || v.boundary || !isFloat(v) {
+		if w == nil || !r.repeatable[w] || w.spec == nil || v.keep || v.persists || v.boundary || !isFloat(v) {
 			continue
 		}
 		if r.repeated[v] == nil {
@@ -155,19 +154,11 @@ func (r *recomputer) inputs(s *step) []*planValue {
 func (r *recomputer) repeat(s *step) {
 	again := &step{node: s.node, spec: s.spec, in: r.inputs(s), rule: s.rule, replaces: s.replaces,
 		refused: s.refused, recomputed: true}
-	if s.spec == nil {
-		again.op = s.op
-	}
 	for _, v := range s.out {
 		c := r.plan.newValue(nil, v.name+", recomputed", fromKernel, v.arg.Operand)
 		r.repeated[v], again.out = c, append(again.out, c)
 	}
 	r.steps = append(r.steps, again)
-}
-
-// moves reports whether op is one of Gorgonia's that only moves numbers.
-func moves(op G.Op) bool {
-	return slices.Contains([]string{"sliceOp", "concatOp", "reshapeOp"}, gorgoniaType(op))
 }
 
 // isFloat reports whether the elements of v are floats.

@@ -110,6 +110,7 @@ func TestLinearAdd(t *testing.T)           { testOp[linear.LinearAdd](t) }
 func TestLinearSiLU(t *testing.T)          { testOp[linear.LinearSiLU](t) }
 func TestRMSNorm(t *testing.T)             { testOp[norm.RMSNorm](t) }
 func TestRMSNormGradAdd(t *testing.T)      { testOp[norm.RMSNormGradAdd](t) }
+func TestRepeat(t *testing.T)              { testOp[pointwise.Repeat](t) }
 func TestRoPE(t *testing.T)                { testOp[pointwise.RoPE](t) }
 func TestSelectBlocks(t *testing.T)        { testOp[attention.SelectBlocks](t) }
 func TestSelectedAttention(t *testing.T)   { testOp[attention.Selected](t) }

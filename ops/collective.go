@@ -40,13 +40,13 @@ func ReduceScatter(x *gorgonia.Node, ranks int) (*gorgonia.Node, error) {
 	return spec.Apply(collective.ReduceScatter{Ranks: ranks}, x)
 }
 
-// GatherSequence returns whole sequences [B,ranks*S,...] of which x [B,S,...] is this rank's part: of the 2*ranks chunks
-// of a sequence those that collective.Chunks names, one after the other. See AllReduce.
+// GatherSequence returns whole sequences [B,2*ranks*S,...] of which x [2B,S,...] is this rank's part: rows 2b and 2b+1 are
+// those of the 2*ranks chunks of sequence b that collective.Chunks names. See AllReduce.
 func GatherSequence(x *gorgonia.Node, ranks int) (*gorgonia.Node, error) {
 	return spec.Apply(collective.GatherSequence{Ranks: ranks}, x)
 }
 
-// ScatterSequence returns this rank's part [B,S,...] of the elementwise sum of x [B,ranks*S,...] over ranks: see
+// ScatterSequence returns this rank's part [2B,S,...] of the elementwise sum of x [B,2*ranks*S,...] over ranks: see
 // GatherSequence.
 func ScatterSequence(x *gorgonia.Node, ranks int) (*gorgonia.Node, error) {
 	return spec.Apply(collective.ScatterSequence{Ranks: ranks}, x)

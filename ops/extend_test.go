@@ -105,9 +105,9 @@ func TestExtendMatchesFill(t *testing.T) {
 					size := min(x.context-start, run+r.IntN(10)) // the last ones are not stored
 					var in, out []array
 					for _, a := range x.tokens {
-						in = append(in, queryRun{[]int32{int32(start)}, size}.padded(a))
+						in = append(in, padded(opcases.Queries{Start: []int32{int32(start)}, N: size}, a))
 					}
-					in = slices.Concat(in, x.phi, x.cacheInputs(run), []array{queryRun{start: []int32{int32(start)}}.input()})
+					in = slices.Concat(in, x.phi, x.cacheInputs(run), []array{opcases.Queries{Start: []int32{int32(start)}}.Input()})
 					out, cache = x.run(t, decode.Extend{Cache: x.Cache, Tokens: x.context, MLP: x.phi != nil}, cache, in...)
 					start += run
 					x.requireTokens(t, out, start-run, start, size)
@@ -118,12 +118,12 @@ func TestExtendMatchesFill(t *testing.T) {
 	}
 }
 
-// padded is of, with NaN for queries past the last one.
-func (r queryRun) padded(a array) array {
-	have := min(r.n, a.Shape[1]-int(r.start[0]))
-	part := queryRun{r.start, have}.of(a, 1)
-	part.Floats = append(part.Floats, slices.Repeat([]float64{math.NaN()}, (r.n-have)*a.Shape[2]*a.Shape[3])...)
-	part.Shape[1] = r.n
+// padded returns the rows of a that belong to r, with NaN for queries past the last one.
+func padded(r opcases.Queries, a array) array {
+	have := min(r.N, a.Shape[1]-int(r.Start[0]))
+	part := opcases.Queries{Start: r.Start, N: have}.Of(a, 1)
+	part.Floats = append(part.Floats, slices.Repeat([]float64{math.NaN()}, (r.N-have)*a.Shape[2]*a.Shape[3])...)
+	part.Shape[1] = r.N
 	return part
 }
 

@@ -21,6 +21,12 @@ func Sigmoid(x *gorgonia.Node) (*gorgonia.Node, error) { return spec.Apply(point
 // some of its ops work in place.
 func Add(xs ...*gorgonia.Node) (*gorgonia.Node, error) { return spec.Apply(pointwise.Add{}, xs...) }
 
+// Repeat returns x [B,...] with each row `times` times, one after the other: [B*times,...]. The gradient is the sum of a
+// row's copies.
+func Repeat(x *gorgonia.Node, times int) (*gorgonia.Node, error) {
+	return spec.Apply(pointwise.Repeat{Times: times}, x)
+}
+
 // RMSNorm returns x/sqrt(mean(x²) + eps)*weight over the last axis (arXiv 1910.07467): x [...,dim] of rank 2 or more,
 // weight [dim]. eps is positive. x and weight have gradients.
 func RMSNorm(x, weight *gorgonia.Node, eps float64) (*gorgonia.Node, error) {

@@ -90,11 +90,11 @@ func TestQueriesOfPart(t *testing.T) {
 // requireNoLater checks that selected attention has the bits of a sequence that ends early.
 func requireNoLater(t *testing.T, r *rand.Rand, c dims, p ops.Params, dt tensor.Dtype, q, k, v, idx array) {
 	t.Helper()
-	op, first := attention.Selected{SelectBlock: p.SelectBlock}, queryRun{make([]int32, c.B), 1 + r.IntN(c.S)}
+	op, first := attention.Selected{SelectBlock: p.SelectBlock}, opcases.Queries{Start: make([]int32, c.B), N: 1 + r.IntN(c.S)}
 	whole := runSpec(t, op, dt, q, k, v, idx)
-	got := runSpec(t, op, dt, first.of(q, 1), first.of(k, 1), first.of(v, 1), first.of(idx, 1))
-	require.Equal(t, first.of(whole[0], 1).Floats, got[0].Floats, "o of the first %d tokens", first.n)
-	require.Equal(t, first.of(whole[1], 2).Floats, got[1].Floats, "lse of the first %d tokens", first.n)
+	got := runSpec(t, op, dt, first.Of(q, 1), first.Of(k, 1), first.Of(v, 1), first.Of(idx, 1))
+	require.Equal(t, first.Of(whole[0], 1).Floats, got[0].Floats, "o of the first %d tokens", first.N)
+	require.Equal(t, first.Of(whole[1], 2).Floats, got[1].Floats, "lse of the first %d tokens", first.N)
 }
 
 // cutQueries cuts the tokens of each row into runs of the same lengths, at places of their own.

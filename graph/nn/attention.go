@@ -102,7 +102,7 @@ func (b *Builder) Attention(prefix string, c AttentionConfig) *Attention {
 // AttentionParts holds the nodes of a layer's output and of what it comes from.
 type AttentionParts struct {
 	Output *G.Node // [B,S,Dim]
-	K, V   *G.Node // [B,S,Hkv,D], rotated, and [B,S,Hkv,Dv]; WithContext of the whole sequences
+	K, V   *G.Node // [B,S,Hkv,D], rotated, and [B,S,Hkv,Dv]; WithContext those of the whole sequence of each row
 }
 
 // Apply adds the layer to the graph of x [B,S,Dim] and returns its output [B,S,Dim]. Position 0 is the first token of a
@@ -123,27 +123,23 @@ func (l *Attention) ApplyParts(x *G.Node, opts ...ApplyOption) (p AttentionParts
 	if err != nil {
 		return p, err
 	}
-	p = l.parts(&b, x, seqs, func(k, v *G.Node) (*G.Node, *G.Node) { return k, v })
+	whole := func(x *G.Node) *G.Node { return seqs.perRow(&b, seqs.sequences(&b, x)) }
+	p = l.parts(&b, x, seqs.position, func(k, v *G.Node) (*G.Node, *G.Node) { return whole(k), whole(v) })
 	if b.err != nil {
 		return AttentionParts{}, b.err
 	}
 	return p, nil
 }
 
-// parts adds the layer to the graph of x, whose rows lie in sequences as seqs says. context gets the keys and values of
-// the sequences and returns those that the tokens attend to.
-func (l *Attention) parts(b *Builder, x *G.Node, seqs layout,
+// parts adds the layer to the graph of x. position is the option of ops for documents or a start. context gets the keys
+// and values of the tokens of x and returns those that they attend to.
+func (l *Attention) parts(b *Builder, x *G.Node, position ops.Option,
 	context func(k, v *G.Node) (*G.Node, *G.Node)) (p AttentionParts) {
 	q, k, v := l.project(b, x)
-	outputs := seqs.runs(b, q)
-	for i, q := range outputs {
-		outputs[i] = b.Node(ops.RoPE(q, l.config.RoPEBase, 0, seqs.at(i)))
-	}
-	p.K, p.V = context(b.Node(ops.RoPE(seqs.whole(b, k), l.config.RoPEBase, 0, seqs.position)), seqs.whole(b, v))
-	for i, q := range outputs {
-		outputs[i] = b.Node(ops.CausalAttention(q, p.K, p.V, seqs.at(i)))
-	}
-	p.Output = b.Linear(seqs.join(b, outputs), l.prefix+"wo")
+	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, l.config.RoPEBase, 0, position)) }
+	q, k = rope(q), rope(k)
+	p.K, p.V = context(k, v)
+	p.Output = b.Linear(b.Node(ops.CausalAttention(q, p.K, p.V, position)), l.prefix+"wo")
 	return p
 }
 
@@ -192,7 +188,7 @@ func (l *Attention) Extend(x *G.Node, run Run, c Cache) (_ *G.Node, err error) {
 		return nil, err
 	}
 	b := l.builder
-	p := l.parts(&b, x, run.layout(), func(k, v *G.Node) (*G.Node, *G.Node) {
+	p := l.parts(&b, x, ops.WithStart(run.Start), func(k, v *G.Node) (*G.Node, *G.Node) {
 		out := b.extend(c, run, G.Nodes{k, v}, 1)
 		return out[0], out[1]
 	})

@@ -3,7 +3,6 @@ package nn
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -27,10 +26,10 @@ func WithCuSeqlens(cuSeqlens *G.Node) ApplyOption {
 	return func(o *applyOptions) { o.cuSeqlens = cuSeqlens }
 }
 
-// WithContext lays each sequence over several ranks (context parallelism): x [B,S,Dim] has the S of its ranks*S tokens
-// that ContextTokens lists, and so has the output. Ranks of a graph.WithGroup that follow each other share a sequence: of
-// a group g it is rank g.Rank()%ranks. Each layer gathers keys and values once, and reduces their gradients once. It
-// excludes WithCuSeqlens. One rank changes nothing.
+// WithContext lays each sequence over several ranks (context parallelism): rows 2b and 2b+1 of x [2B,S,Dim] are the two
+// of the 2*ranks chunks of sequence b that ContextTokens lists, and so are those of the output. Ranks of a graph.WithGroup
+// that follow each other share a sequence: of a group g it is rank g.Rank()%ranks. Each layer gathers keys and values
+// once, and reduces their gradients once. It excludes WithCuSeqlens. One rank changes nothing: rows are whole sequences.
 //
 // The mean over the ranks of the gradients of the parameters, which WithGroup computes, is then the gradient of the mean
 // over the ranks of their losses.
@@ -65,9 +64,9 @@ func checkContext(rank, ranks int) error {
 
 // layout says how the rows of a layer's input lie in sequences.
 type layout struct {
-	position ops.Option // of ops, for the keys: documents, or in Extend a start
-	ranks    int        // that share a sequence
-	starts   G.Nodes    // of the two chunks of a row, int32 [B] each; nil: a row is a whole sequence
+	documents ops.Option // of whole sequences
+	position  ops.Option // of rows: documents, or where in its sequence a row begins
+	ranks     int        // that share a sequence
 }
 
 // layout checks a layer's input x [B,S,dim] and options.
@@ -89,79 +88,42 @@ func (b *Builder) layout(x *G.Node, dim int, p ops.Params, opts []ApplyOption) (
 	if err := checkContext(o.rank, o.ranks); err != nil {
 		return l, err
 	}
-	l.ranks, l.position = o.ranks, ops.WithDocuments(nil)
+	l = layout{documents: ops.WithDocuments(nil), position: ops.WithDocuments(nil), ranks: o.ranks}
 	switch {
 	case o.ranks > 1 && o.cuSeqlens != nil:
 		return l, errors.New("WithContext excludes WithCuSeqlens")
-	case o.ranks > 1 && s[1]%2 != 0:
-		return l, fmt.Errorf("context: x has %d tokens, want two chunks of equal length", s[1])
+	case o.ranks > 1 && s[0]%2 != 0:
+		return l, fmt.Errorf("context: x has %d rows, want the two chunks of each sequence", s[0])
 	case o.ranks > 1:
-		for i, chunk := range collective.Chunks(o.rank, o.ranks) {
-			start := slices.Repeat([]int32{int32(chunk * s[1] / 2)}, s[0])
-			name := fmt.Sprintf("start of chunk %d of a rank, of %d chunks of %d tokens", i, 2*o.ranks, s[1]/2)
-			l.starts = append(l.starts, G.NewVector(b.graph, tensor.Int32, G.WithShape(s[0]), G.WithName(name),
-				G.WithValue(tensor.New(tensor.WithShape(s[0]), tensor.WithBacking(start))))) // layers share it, by its name
+		var starts []int32
+		for range s[0] / 2 {
+			for _, chunk := range collective.Chunks(o.rank, o.ranks) {
+				starts = append(starts, int32(chunk*s[1]))
+			}
 		}
+		name := fmt.Sprintf("start of the chunks of one of %d ranks, %d of %d tokens", o.ranks, s[0], s[1])
+		start := G.NewVector(b.graph, tensor.Int32, G.WithShape(s[0]), G.WithName(name),
+			G.WithValue(tensor.New(tensor.WithShape(s[0]), tensor.WithBacking(starts)))) // layers share it, by its name
+		l.position = ops.WithStart(start)
 	case o.cuSeqlens != nil:
-		l.position = ops.WithDocuments(b.Node(ops.DocumentTable(o.cuSeqlens, s[0], s[1], p)))
+		l.documents = ops.WithDocuments(b.Node(ops.DocumentTable(o.cuSeqlens, s[0], s[1], p)))
+		l.position = l.documents
 	}
 	return l, nil
 }
 
-// whole returns the whole sequences of which x [B,S,...] is this rank's part.
-func (l layout) whole(b *Builder, x *G.Node) *G.Node {
-	if l.starts == nil || b.err != nil {
+// sequences returns the whole sequences of which x [rows,S,...] is this rank's part.
+func (l layout) sequences(b *Builder, x *G.Node) *G.Node {
+	if l.ranks == 1 || b.err != nil {
 		return x
 	}
 	return b.Node(ops.GatherSequence(x, l.ranks))
 }
 
-// runs returns the parts of x [B,S,...] whose tokens follow each other.
-func (l layout) runs(b *Builder, x *G.Node) (list G.Nodes) {
-	if l.starts == nil || b.err != nil {
-		return G.Nodes{x}
+// perRow returns the keys or values of its sequence for each row.
+func (l layout) perRow(b *Builder, sequences *G.Node) *G.Node {
+	if l.ranks == 1 || b.err != nil {
+		return sequences
 	}
-	shape := x.Shape().Clone()
-	shape[1] /= 2
-	// of an axis of two: Gorgonia merges slices, also of gradients, whose ends are equal modulo 256
-	chunks := b.Node(G.Reshape(x, tensor.Shape{shape[0], 2, shape.TotalSize() / shape[0]}))
-	for i := range 2 {
-		if b.err != nil {
-			return G.Nodes{nil, nil}
-		}
-		list = append(list, b.reshape(b.Node(G.Slice(chunks, nil, G.S(i))), shape))
-	}
-	return list
-}
-
-// at returns where the tokens of a run lie.
-func (l layout) at(run int) ops.Option {
-	if l.starts == nil {
-		return l.position
-	}
-	return ops.WithStart(l.starts[run])
-}
-
-// join is the inverse of runs.
-func (l layout) join(b *Builder, runs G.Nodes) *G.Node {
-	if l.starts == nil || b.err != nil {
-		return runs[0]
-	}
-	shape := runs[0].Shape().Clone()
-	chunks := make(G.Nodes, len(runs))
-	for i, n := range runs {
-		chunks[i] = b.reshape(n, tensor.Shape{shape[0], 1, shape.TotalSize() / shape[0]})
-	}
-	if b.err != nil {
-		return nil
-	}
-	shape[1] *= 2
-	return b.reshape(b.Node(G.Concat(1, chunks...)), shape)
-}
-
-func (b *Builder) reshape(n *G.Node, shape tensor.Shape) *G.Node {
-	if b.err != nil {
-		return nil
-	}
-	return b.Node(G.Reshape(n, shape.Clone()))
+	return b.Node(ops.Repeat(sequences, 2))
 }

@@ -139,10 +139,13 @@ func (c contextCase) run(tokens []int, opts []ApplyOption, machine ...graph.Opti
 	return r, nil
 }
 
-// rows adds an input [B,len(tokens),Dim], some tokens of random sequences.
+// rows adds an input, some tokens of random sequences: [B,S,Dim], or of a part of a sequence [2B,len(tokens)/2,Dim].
 func (c contextCase) rows(g *G.ExprGraph, name string, seed uint64, tokens []int) *G.Node {
-	part := tokensOf(testutil.Normal(seed, c.batch*c.seq*c.Dim), c.batch, c.seq, tokens)
-	return G.NodeFromAny(g, tensor.New(tensor.WithShape(c.batch, len(tokens), c.Dim), tensor.WithBacking(part)),
+	part, rows := tokensOf(testutil.Normal(seed, c.batch*c.seq*c.Dim), c.batch, c.seq, tokens), c.batch
+	if len(tokens) < c.seq {
+		rows *= 2
+	}
+	return G.NodeFromAny(g, tensor.New(tensor.WithShape(rows, len(part)/rows/c.Dim, c.Dim), tensor.WithBacking(part)),
 		G.WithName(name))
 }
 
@@ -175,8 +178,7 @@ func TestContextIsOneRank(t *testing.T) {
 	}
 }
 
-// TestLongContextIsOneRank is TestContextIsOneRank with chunks whose ends Gorgonia does not tell from each other, and in
-// the full form at 32,768 tokens.
+// TestLongContextIsOneRank is TestContextIsOneRank with longer sequences, in the full form of 32,768 tokens.
 func TestLongContextIsOneRank(t *testing.T) {
 	c := contextCase{batch: 1, seq: 1024, NSAConfig: NSAConfig{Dim: 16, Heads: 2, KVHeads: 1, KeyDim: 16, ValueDim: 16,
 		GateHidden: 4, Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16, Window: 512}}}
@@ -222,14 +224,14 @@ func TestContextRefuses(t *testing.T) {
 	c := contextCase{NSAConfig: nsaConfig(), batch: 1, seq: 9}
 	g := G.NewGraph()
 	l := testutil.Must(NewNSA(g, "b.", c.NSAConfig, Random(tensor.Float64, 1)))(t)
-	even := G.NewTensor(g, tensor.Float64, 3, G.WithShape(1, 8, c.Dim), G.WithName("even"))
-	odd := G.NewTensor(g, tensor.Float64, 3, G.WithShape(1, 9, c.Dim), G.WithName("odd"))
+	even := G.NewTensor(g, tensor.Float64, 3, G.WithShape(2, 4, c.Dim), G.WithName("even"))
+	odd := G.NewTensor(g, tensor.Float64, 3, G.WithShape(3, 4, c.Dim), G.WithName("odd"))
 	ends := G.NewVector(g, tensor.Int32, G.WithShape(3), G.WithName("ends"))
 	for want, err := range map[string]error{
-		"b.: context: x has 9 tokens, want two chunks": testutil.Err(l.Apply(odd, WithContext(0, 2))),
-		"context: rank 2 of 2 ranks":                   testutil.Err(l.Apply(even, WithContext(2, 2))),
-		"context: rank 0 of 0 ranks":                   testutil.Err(l.Apply(even, WithContext(0, 0))),
-		"WithContext excludes WithCuSeqlens":           testutil.Err(l.Apply(even, WithContext(0, 2), WithCuSeqlens(ends))),
+		"b.: context: x has 3 rows, want the two chunks": testutil.Err(l.Apply(odd, WithContext(0, 2))),
+		"context: rank 2 of 2 ranks":                     testutil.Err(l.Apply(even, WithContext(2, 2))),
+		"context: rank 0 of 0 ranks":                     testutil.Err(l.Apply(even, WithContext(0, 0))),
+		"WithContext excludes WithCuSeqlens":             testutil.Err(l.Apply(even, WithContext(0, 2), WithCuSeqlens(ends))),
 	} {
 		require.ErrorContains(t, err, want)
 	}

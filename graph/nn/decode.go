@@ -107,8 +107,6 @@ type Run struct {
 	Tokens int
 }
 
-func (r Run) layout() layout { return layout{position: ops.WithStart(r.Start)} }
-
 // Extend adds the layer to the graph of x [R,S,Dim], tokens that follow those in the cache, and stores their keys and
 // values, as many as the page table says: see decode.Extend. The results are those of ApplyParts for these tokens of
 // whole sequences, on the CPU in the same bits.
@@ -122,7 +120,7 @@ func (l *NSA) Extend(x *G.Node, run Run, c Cache) (p NSAParts, err error) {
 	}
 	b, cut := l.builder, *l
 	cut.config.Params = c.Params // blocks longer than any sequence cost nothing then
-	p = cut.parts(&b, x, run.layout(), func(k, v perBranch) (perBranch, perBranch) {
+	p = cut.parts(&b, x, ops.WithStart(run.Start), func(k, v perBranch) (perBranch, perBranch) {
 		out := b.extend(c, run, append(l.config.interleaved(k, v), l.phiInputs(&b)...), len(l.config.branches()))
 		for i, branch := range l.config.branches() {
 			k[branch], v[branch] = out[2*i], out[2*i+1]

@@ -30,12 +30,13 @@ func ExampleWithContext() {
 	build := func(rank, ranks int) (tokens []int, y *G.Node, weights G.Nodes) {
 		tokens, err := nn.ContextTokens(rank, ranks, seq)
 		check(err)
+		rows := min(2, ranks) // a rank's two chunks of the sequence, or all of it
 		var own []float64
 		for _, t := range tokens {
 			own = append(own, all[t*dim:][:dim]...)
 		}
 		x := G.NewTensor(G.NewGraph(), tensor.Float64, 3, G.WithName("x"),
-			G.WithValue(tensor.New(tensor.WithShape(1, len(tokens), dim), tensor.WithBacking(own))))
+			G.WithValue(tensor.New(tensor.WithShape(rows, len(tokens)/rows, dim), tensor.WithBacking(own))))
 		layer, err := nn.NewNSA(x.Graph(), "attn.", config, nn.Random(tensor.Float64, 1))
 		check(err)
 		y, err = layer.Apply(x, nn.WithContext(rank, ranks))

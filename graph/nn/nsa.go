@@ -243,13 +243,19 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 		return p, err
 	}
 	var stored G.Nodes
-	p = l.parts(&b, x, seqs, func(k, v perBranch) (perBranch, perBranch) {
+	p = l.parts(&b, x, seqs.position, func(k, v perBranch) (perBranch, perBranch) {
+		for _, branch := range c.branches() {
+			k[branch], v[branch] = seqs.sequences(&b, k[branch]), seqs.sequences(&b, v[branch])
+		}
 		tokens := c.interleaved(k, v)
 		// Every rank compresses whole sequences. Its own part alone would need the keys across the borders of its chunks and
 		// another gather, to save what is little beside attention.
-		k[decode.Compressed] = l.compress(&b, "phi_k.", k[decode.Compressed], seqs.position) // [B,Nc,Hkv,D]
-		v[decode.Compressed] = l.compress(&b, "phi_v.", v[decode.Compressed], seqs.position) // [B,Nc,Hkv,Dv]
+		k[decode.Compressed] = l.compress(&b, "phi_k.", k[decode.Compressed], seqs.documents) // [B,Nc,Hkv,D]
+		v[decode.Compressed] = l.compress(&b, "phi_v.", v[decode.Compressed], seqs.documents) // [B,Nc,Hkv,Dv]
 		stored = append(G.Nodes{k[decode.Compressed], v[decode.Compressed]}, tokens...)
+		for _, branch := range c.branches() {
+			k[branch], v[branch] = seqs.perRow(&b, k[branch]), seqs.perRow(&b, v[branch])
+		}
 		return k, v
 	})
 	if b.err != nil {
@@ -259,46 +265,30 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 	return p, nil
 }
 
-// parts adds the layer to the graph of x, whose rows lie in sequences as seqs says. context gets the rotated keys and the
-// values of the sequences, and returns those that the tokens attend to: compressed ones in the compressed branch.
-func (l *NSA) parts(b *Builder, x *G.Node, seqs layout, context func(k, v perBranch) (perBranch, perBranch)) (p NSAParts) {
+// parts adds the layer to the graph of x. position is the option of ops for documents or a start. context gets the keys
+// and values of the tokens of x, rotated, and returns those that they attend to: compressed ones in the compressed
+// branch.
+func (l *NSA) parts(b *Builder, x *G.Node, position ops.Option,
+	context func(k, v perBranch) (perBranch, perBranch)) (p NSAParts) {
 	c := l.config
 	q, k, v := l.project(b, x)
-	queries := seqs.runs(b, q)
-	for i, q := range queries {
-		queries[i] = b.Node(ops.RoPE(q, c.RoPEBase, 0, seqs.at(i)))
-	}
+	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, c.RoPEBase, 0, position)) }
+	q = rope(q)
 	for _, branch := range c.branches() {
-		k[branch] = b.Node(ops.RoPE(seqs.whole(b, k[branch]), c.RoPEBase, 0, seqs.position))
-		v[branch] = seqs.whole(b, v[branch])
+		k[branch] = rope(k[branch])
 	}
 	if k, v = context(k, v); b.err != nil {
 		return p
 	}
-	attend := func(branch func(run int, q *G.Node) (*G.Node, error)) (o G.Nodes) {
-		for i, q := range queries {
-			o = append(o, b.Node(branch(i, q)))
-		}
-		return o
-	}
 	kc := k[decode.Compressed]
-	compressed := attend(func(i int, q *G.Node) (*G.Node, error) {
-		return ops.CompressedAttention(q, kc, v[decode.Compressed], c.Params, seqs.at(i))
-	})
-	p.Compressed = seqs.join(b, compressed)
+	p.Compressed = b.Node(ops.CompressedAttention(q, kc, v[decode.Compressed], c.Params, position))
 	if !c.NoSelected {
-		blocks := attend(func(i int, q *G.Node) (*G.Node, error) {
-			lse := b.Node(ops.LSE(compressed[i])) // [B,Hq,S]
-			return ops.SelectBlocks(q, kc, lse, c.Params, seqs.at(i))
-		})
-		p.Blocks = seqs.join(b, blocks)
-		p.Selected = seqs.join(b, attend(func(i int, q *G.Node) (*G.Node, error) {
-			return ops.SelectedAttention(q, k[decode.Selected], v[decode.Selected], blocks[i], c.SelectBlock, seqs.at(i))
-		}))
+		lse := b.Node(ops.LSE(p.Compressed)) // [B,Hq,S]
+		p.Blocks = b.Node(ops.SelectBlocks(q, kc, lse, c.Params, position))
+		p.Selected = b.Node(ops.SelectedAttention(q, k[decode.Selected], v[decode.Selected], p.Blocks, c.SelectBlock,
+			position))
 	}
-	p.Window = seqs.join(b, attend(func(i int, q *G.Node) (*G.Node, error) {
-		return ops.SlidingWindow(q, k[decode.Window], v[decode.Window], c.Window, seqs.at(i))
-	}))
+	p.Window = b.Node(ops.SlidingWindow(q, k[decode.Window], v[decode.Window], c.Window, position))
 
 	p.Gates = l.gates(b, x)
 	outputs := slices.DeleteFunc(G.Nodes{p.Compressed, p.Selected, p.Window}, func(n *G.Node) bool { return n == nil })

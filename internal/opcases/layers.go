@@ -18,7 +18,7 @@ import (
 // Layers returns the cases of all ops except attention. Dims are one, odd, and around the boundaries of blocks and
 // vectors. At least one case of each op is so large that several workers share it.
 func Layers() []Case {
-	return slices.Concat(activations(), adds(), linears(), linearGroups(), linearsWithNeighbours(), ropes(), norms(),
+	return slices.Concat(activations(), adds(), repeats(), linears(), linearGroups(), linearsWithNeighbours(), ropes(), norms(),
 		embeddings(), losses(), compressions(), gatedSums())
 }
 
@@ -92,6 +92,33 @@ func adds() (list []Case) {
 			x.Inputs = append(x.Inputs, Normal(fmt.Sprint("x", i), uint64(i), c.shape...))
 		}
 		list = append(list, x)
+	}
+	return list
+}
+
+func repeats() (list []Case) {
+	for _, c := range []struct {
+		times int
+		shape []int
+	}{{1, []int{3}}, {2, []int{1, 5}}, {3, []int{2, 7, 3}}, {2, []int{3, 20001}}} {
+		n, row := total(c.shape), total(c.shape[1:])
+		y := append([]int{c.times * c.shape[0]}, c.shape[1:]...)
+		list = append(list, Case{Name: named("repeat", c), Cost: costOf(n), Inputs: []Array{Normal("x", 1, c.shape...)},
+			Build: func(in []*G.Node) (*G.Node, error) { return ops.Repeat(in[0], c.times) },
+			Outputs: func(in tensors) tensors {
+				var data []float64
+				for i := range y[0] {
+					data = append(data, in[0].Data[i/c.times*row:][:row]...)
+				}
+				return results(ref.From(data, y...))
+			},
+			Gradients: func(in tensors, dy *ref.Tensor) tensors {
+				dx := ref.New(c.shape...)
+				for i, d := range dy.Data {
+					dx.Data[i/row/c.times*row+i%row] += d
+				}
+				return results(dx)
+			}})
 	}
 	return list
 }

@@ -92,15 +92,17 @@ func NewPlan(c Config, batch, seq int, opts ...ModelOption) (_ graph.Plan, err e
 func (m *Model) build(c Config, b *nn.Builder, o modelOptions) (err error) {
 	var tokens, targets, cuSeqlens *G.Node
 	var attention []nn.ApplyOption
+	rows, length := m.batch, m.seq
 	if o.context > 1 {
+		rows, length = 2*rows, length/(2*o.context) // a row is a chunk
 		rank := o.group.Rank() % o.context
 		attention = append(attention, nn.WithContext(rank, o.context))
 		if m.own, err = nn.ContextTokens(rank, o.context, m.seq); err != nil {
 			return err
 		}
 	}
-	m.tokens, tokens = newInput(m.graph, "tokens", m.batch, m.seq/o.context)
-	m.targets, targets = newInput(m.graph, "targets", m.batch, m.seq/o.context)
+	m.tokens, tokens = newInput(m.graph, "tokens", rows, length)
+	m.targets, targets = newInput(m.graph, "targets", rows, length)
 	if o.packed {
 		m.cuSeqlens, cuSeqlens = newInput(m.graph, "cu_seqlens", o.documents+1)
 		m.wholeRows()

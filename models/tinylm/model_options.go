@@ -80,9 +80,9 @@ func WithGroup(g graph.Group) ModelOption {
 }
 
 // WithContext lays each sequence over so many ranks of WithGroup, which must divide those of the group: see
-// nn.WithContext. So Tokens, Targets and Logits are those of nn.ContextTokens, [B,S/ranks]. The rows of a batch are those
-// of each of the size/ranks parts of the group, whose ranks follow each other. S must be a multiple of 2*ranks. It
-// excludes WithDocuments.
+// nn.WithContext. So Tokens, Targets and Logits are those of nn.ContextTokens, a row for each of its two chunks of a
+// sequence: [2B,S/(2*ranks)]. The sequences of a batch are those of each of the size/ranks parts of the group, whose ranks
+// follow each other. S must be a multiple of 2*ranks. It excludes WithDocuments.
 func WithContext(ranks int) ModelOption { return func(o *modelOptions) { o.context = ranks } }
 
 // WithMachine passes options on to graph.NewMachine.

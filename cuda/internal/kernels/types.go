@@ -36,7 +36,7 @@ const (
 	isFloat32    rule = "float32"
 	isWeightGrad rule = "weight gradient"
 	isInt32      rule = "int32"
-	isDocuments  rule = "table, start or none"
+	isDocuments  rule = "table or none"
 	isAny        rule = "any"
 )
 
@@ -94,7 +94,7 @@ func In(lists ...Operands) Types { return Types{in: slices.Concat(lists...)} }
 // Out returns t with outputs.
 func (t Types) Out(lists ...Operands) Types { return Types{t.in, slices.Concat(lists...)} }
 
-// String lists the operands with their types, such as "q k v float, documents table, start or none -> o float, lse float32".
+// String lists the operands with their types, such as "q k v float, documents table or none -> o float, lse float32".
 func (t Types) String() string { return t.in.String() + " -> " + t.out.String() }
 
 func (o Operands) String() string {

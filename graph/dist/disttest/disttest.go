@@ -67,17 +67,17 @@ var collectives = []struct {
 		}, 0},
 	{"all-gather", ops.AllGather, allOf, partOf, 1},
 	{"reduce-scatter", ops.ReduceScatter, partOf, allOf, -1},
-	{"gather-sequence", onSequences(ops.GatherSequence), sequencesOf, chunksOf, 1},
-	{"scatter-sequence", onSequences(ops.ScatterSequence), chunksOf, sequencesOf, -1},
+	{"gather-sequence", onSequences(2*batch, ops.GatherSequence), sequencesOf, chunksOf, 1},
+	{"scatter-sequence", onSequences(batch, ops.ScatterSequence), chunksOf, sequencesOf, -1},
 }
 
 // batch is the number of sequences in the inputs of the collectives of sequences.
 const batch = 5
 
-// onSequences applies an op to a matrix whose elements are those of a batch of sequences.
-func onSequences(apply func(x *G.Node, ranks int) (*G.Node, error)) func(x *G.Node, ranks int) (*G.Node, error) {
+// onSequences applies an op to a matrix whose elements are those of so many rows.
+func onSequences(rows int, apply func(x *G.Node, ranks int) (*G.Node, error)) func(x *G.Node, ranks int) (*G.Node, error) {
 	return func(x *G.Node, ranks int) (*G.Node, error) {
-		y, err := apply(G.Must(G.Reshape(x, tensor.Shape{batch, x.Shape().TotalSize() / batch})), ranks)
+		y, err := apply(G.Must(G.Reshape(x, tensor.Shape{rows, x.Shape().TotalSize() / rows})), ranks)
 		if err != nil {
 			return nil, err
 		}

@@ -11,15 +11,15 @@ import (
 // back, so that all ranks have as many pairs of a token and one before it (zigzag).
 func Chunks(rank, ranks int) [2]int { return [2]int{rank, 2*ranks - 1 - rank} }
 
-// GatherSequence is the Spec of GatherSequence: x0 [B,2n,...], ... -> [B,2n*Ranks,...], whole sequences in order, where a
-// rank's x are its Chunks of them.
+// GatherSequence is the Spec of GatherSequence: x0 [2B,n,...], ... -> [B,2n*Ranks,...], whole sequences in order, where
+// rows 2b and 2b+1 of a rank's x are its Chunks of sequence b.
 type GatherSequence struct{ Ranks int }
 
 func (GatherSequence) Name() string             { return "gather-sequence" }
 func (op GatherSequence) Of() (ranks, root int) { return op.Ranks, 0 }
 
 func (op GatherSequence) Infer(in []spec.Operand) ([]spec.Operand, error) {
-	return infer(op, in, 1, 2, 2*op.Ranks)
+	return inferSequence(op, in, 2, 1, 1, 2*op.Ranks)
 }
 
 func (op GatherSequence) Combine(_ int, x []spec.Arg, y spec.Arg) {
@@ -38,7 +38,7 @@ func (op GatherSequence) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node)
 	return grad(ScatterSequence(op), in, dy)
 }
 
-// ScatterSequence is the Spec of ScatterSequence: x0 [B,2n*Ranks,...], ... -> [B,2n,...], a rank's Chunks of the sums over
+// ScatterSequence is the Spec of ScatterSequence: x0 [B,2n*Ranks,...], ... -> [2B,n,...], a rank's Chunks of the sums over
 // the ranks.
 type ScatterSequence struct{ Ranks int }
 
@@ -46,7 +46,7 @@ func (ScatterSequence) Name() string             { return "scatter-sequence" }
 func (op ScatterSequence) Of() (ranks, root int) { return op.Ranks, 0 }
 
 func (op ScatterSequence) Infer(in []spec.Operand) ([]spec.Operand, error) {
-	return infer(op, in, 1, 2*op.Ranks, 2)
+	return inferSequence(op, in, 1, 2, 2*op.Ranks, 1)
 }
 
 func (op ScatterSequence) Combine(rank int, x []spec.Arg, y spec.Arg) {
@@ -59,11 +59,21 @@ func (op ScatterSequence) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node
 	return grad(GatherSequence(op), in, dy)
 }
 
-// EachChunk calls f for each chunk of a rank's part [B,2n,...] of sequences: n elements from element own of the part on
+// inferSequence is the shape rule of an op that makes rowsTo rows of each rowsFrom rows, and tokensTo tokens of each
+// tokensFrom of a row.
+func inferSequence(op Collective, in []spec.Operand, rowsFrom, rowsTo, tokensFrom, tokensTo int) ([]spec.Operand, error) {
+	out, err := infer(op, in, 0, rowsFrom, rowsTo)
+	if err == nil {
+		out, err = infer(op, out, 1, tokensFrom, tokensTo)
+	}
+	return out, err
+}
+
+// EachChunk calls f for each chunk of a rank's part [2B,n,...] of sequences: n elements from element own of the part on
 // are those from element whole of the sequences [B,2n*ranks,...] on.
 func EachChunk(rank, ranks int, part spec.Operand, f func(own, whole, n int)) {
-	n := part.Elements() / part.Shape[0] / 2
-	for b := range part.Shape[0] {
+	n := part.Elements() / part.Shape[0]
+	for b := range part.Shape[0] / 2 {
 		for i, chunk := range Chunks(rank, ranks) {
 			f((2*b+i)*n, (2*ranks*b+chunk)*n, n)
 		}

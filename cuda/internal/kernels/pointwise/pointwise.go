@@ -1,4 +1,4 @@
-// Package pointwise holds the kernels of sums, activations, RoPE and the gated sum of branches.
+// Package pointwise holds the kernels of sums, repeated rows, activations, RoPE and the gated sum of branches.
 package pointwise
 
 import (
@@ -9,5 +9,5 @@ import (
 
 // Entries returns the entries of the ops.
 func Entries() []kernels.Entry {
-	return slices.Concat(addEntries(), activationEntries(), ropeEntries(), gatedSumEntries())
+	return slices.Concat(addEntries(), activationEntries(), ropeEntries(), gatedSumEntries(), repeatEntries())
 }
