@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,7 +44,11 @@ func Launch(ctx context.Context, o *Options) (launched bool, err error) {
 	if _, _, err := o.cut(len(list)); err != nil {
 		return true, fault.In("train", "", err)
 	}
-	return true, dist.Launch(ctx, len(list), dist.Command{})
+	var c dist.Command
+	if list[0] == "cpu" { // the ranks share the cores
+		c.Env = []string{fmt.Sprint("GOMAXPROCS=", max(1, runtime.GOMAXPROCS(0)/len(list)))}
+	}
+	return true, dist.Launch(ctx, len(list), c)
 }
 
 // devices returns the names of the devices that -device names, one for each rank.
