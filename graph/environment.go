@@ -27,6 +27,7 @@ func variables() []variable {
 	return []variable{
 		{"NSA_STRICT", boolean(func(p *Policy, v bool) { p.Strict = v })},
 		{"NSA_TF32", boolean(func(p *Policy, v bool) { p.TF32 = v })},
+		{"NSA_OWN_PRODUCTS", boolean(func(p *Policy, v bool) { p.OwnProducts = v })},
 		{"NSA_UNFUSED", func(p *Policy, value string) error {
 			names := strings.Split(value, ",")
 			if err := (Policy{Unfused: names}).check(); err != nil {

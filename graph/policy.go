@@ -24,6 +24,9 @@ type Policy struct {
 	// TF32 lets matrix products of float32 on a GPU round their operands to TF32, which has 10 bits of fraction. They are
 	// several times as fast, and no longer within 1e-5 of the exact result.
 	TF32 bool
+	// OwnProducts makes large matrix products in bf16 run on a kernel of this module on GPUs of compute capability 9.0,
+	// instead of cuBLASLt's. It is no faster so far, and its last form has not run on a GPU.
+	OwnProducts bool
 	// Unfused lists the rules of Fusions that are switched off. UnfusedAll switches all of them off.
 	Unfused []string
 

@@ -286,6 +286,15 @@ func TestMatmulMatchesOracleOnHost(t *testing.T) {
 	}
 }
 
+func TestWGMMAProductMatchesOracleOnHost(t *testing.T) {
+	dev := hostDevice(t)
+	for _, c := range wgmmaCases {
+		if c.small || testutil.Full(t) {
+			compareWGMMA(t, dev, c)
+		}
+	}
+}
+
 // onHosts runs f at each size on the kernels on tensor cores, or at wide dims on an H200's, and on the general kernels,
 // with the types in turn. The general kernels skip sizes that are only for other kernels: wide dims, and lists of few
 // of the blocks.

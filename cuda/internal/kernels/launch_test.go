@@ -153,9 +153,11 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 		for _, n := range []int64{64, 3000} {
 			for trans := range 4 {
 				p := kernels.Product{Type: s.Type, Out: s.Type, M: n, N: n, K: 64, TransA: trans&1 != 0, TransB: trans&2 != 0}
-				plans = append(plans, planProduct(t, p, true))
+				plans = append(plans, planProduct(t, kernels.GPU{}, p, true, false), planProduct(t, h200, p, true, false))
 			}
 		}
+		p := kernels.Product{Type: s.Type, Out: s.Type, M: 512, N: 512, K: 4096, TransB: true}
+		plans = append(plans, planProduct(t, h200, p, false, true))
 	}
 	plans = append(plans, decodingPlans(t)...)
 	read, _, err := ceilings.Read(h200)

@@ -61,9 +61,9 @@ func assertLayout(to *strings.Builder, t reflect.Type, path string, base uintptr
 			continue
 		}
 		name := path + cName(f)
-		element := f.Type
+		element, first := f.Type, name
 		for element.Kind() == reflect.Array {
-			element = element.Elem()
+			element, first = element.Elem(), first+"[0]"
 		}
 		kind := 'i'
 		switch {
@@ -71,7 +71,7 @@ func assertLayout(to *strings.Builder, t reflect.Type, path string, base uintptr
 			kind = 'p'
 		case element.Kind() == reflect.Struct:
 			kind = 's'
-			assertLayout(to, element, name+".", base+f.Offset)
+			assertLayout(to, element, first+".", base+f.Offset)
 		case element.Kind() == reflect.Float32 || element.Kind() == reflect.Float64:
 			kind = 'f'
 		}

@@ -25,11 +25,13 @@ type matmulCase struct {
 	repeatA, repeatB bool
 	small            bool  // also without a GPU
 	grids            []int // numbers of blocks, beside the plan's own, in half precision
+	residual         bool  // in place of a bias
+	sms              int   // multiprocessors; 0 for those of an H200
 }
 
 func (c matmulCase) String() string {
-	return fmt.Sprintf("%dx%dx%d_batch%d_apart%d_skew%d_repeat%v%v", c.m, c.n, c.k, c.batch, c.apart, c.skew,
-		c.repeatA, c.repeatB)
+	return fmt.Sprintf("%dx%dx%d_batch%d_apart%d_skew%d_repeat%v%v_residual%v_sms%d", c.m, c.n, c.k, c.batch, c.apart,
+		c.skew, c.repeatA, c.repeatB, c.residual, c.sms)
 }
 
 // matmulCases have their sizes around the edges of tiles, of both shapes of them, and odd ones.
@@ -61,6 +63,16 @@ var matmulCases = []matmulCase{
 	{m: 200, n: 7, k: 4096, batch: 1},
 	{m: 768, n: 256, k: 4096, batch: 1},
 	{m: 129, n: 127, k: 9000, batch: 2},
+}
+
+// wgmmaCases are for the kernel on warpgroups: parts of tiles and whole ones, several for a cluster, at their edges.
+var wgmmaCases = []matmulCase{
+	{m: 520, n: 136, k: 968, batch: 1, small: true},
+	{m: 1072, n: 264, k: 248, batch: 1, small: true, residual: true, sms: 4},
+	{m: 520, n: 264, k: 584, batch: 1, residual: true},
+	{m: 1072, n: 264, k: 248, batch: 1, sms: 4},
+	{m: 2304, n: 520, k: 128, batch: 1},
+	{m: 256, n: 256, k: 8200, batch: 1, residual: true},
 }
 
 // layout is how a batch of matrices lies in memory: `down` elements between rows, `right` between columns.
@@ -100,16 +112,21 @@ func (l layout) normal(s elemType, seed uint64) []float64 {
 	return memory
 }
 
-// planProduct builds a product of operands a, b, bias -> c by our own kernels.
-func planProduct(t testing.TB, p kernels.Product, bias bool) *kernels.Plan {
+// planProduct builds a product of operands a, b, bias or residual -> c by our own kernels for a device.
+func planProduct(t testing.TB, gpu kernels.GPU, p kernels.Product, bias, residual bool) *kernels.Plan {
 	t.Helper()
-	o := operand(tensor.Float32, 1)
-	to := kernels.NewBuilder(h200, nil, graph.Call{In: []spec.Operand{o, o, o}, Out: []spec.Operand{o}})
+	o := operand(dtypes[p.Out], 1)
+	to := kernels.NewBuilder(gpu, nil, graph.Call{In: []spec.Operand{o, o, o}, Out: []spec.Operand{o},
+		Policy: graph.Policy{OwnProducts: true}})
 	add := to.In[2].Ref
 	if !bias {
 		add = 0
 	}
-	matmul.AddProduct(to, p, to.In[0].Ref, to.In[1].Ref, add, to.Out[0].Ref)
+	if residual {
+		matmul.AddProductAndResidual(to, p, to.In[0].Ref, to.In[1].Ref, to.In[2], to.Out[0])
+	} else {
+		matmul.AddProduct(to, p, to.In[0].Ref, to.In[1].Ref, add, to.Out[0].Ref)
+	}
 	return testutil.Must(to.Plan())(t)
 }
 
@@ -127,8 +144,9 @@ func bindProduct(t testing.TB, plan *kernels.Plan, work kernels.Ptr, at ...kerne
 // plain sum in float32 that is then rounded to the type of the result.
 type element struct{ want, most, naive float64 }
 
-// elementsOf returns the elements of a b + bias, row by row. Those of a and b lie in memory as la and lb say.
-func elementsOf(la, lb layout, a, b, bias []float64, batch int, out elemType) (list []element) {
+// elementsOf returns the elements of a b + addend, row by row. Those of a and b lie in memory as la and lb say. The
+// addend is a bias or has all elements.
+func elementsOf(la, lb layout, a, b, addend []float64, batch int, out elemType) (list []element) {
 	rows := make([]int, batch*la.rows)
 	for i := range rows {
 		rows[i] = i
@@ -136,7 +154,8 @@ func elementsOf(la, lb layout, a, b, bias []float64, batch int, out elemType) (l
 	for row := range ahead(rows, func(i int) []element {
 		z, i := i/la.rows, i%la.rows
 		row := make([]element, lb.cols)
-		for j, add := range bias {
+		for j := range row {
+			add := addend[(i*lb.cols+j)%len(addend)]
 			x, plain := element{want: add, most: math.Abs(add)}, float32(0)
 			at, bt := la.at(z, i, 0), lb.at(z, 0, j)
 			for range la.cols {
@@ -170,14 +189,25 @@ func compareMatmul(t *testing.T, dev device, c matmulCase, s elemType, out elemT
 	}
 	put := func(values []float64) kernels.Ptr { return place(t, dev, s.encode(values), c.skew*s.Bytes()).at }
 	a, b, add, pa := la.normal(s, 1), lb.normal(s, 2), make([]float64, c.n), kernels.Ptr(0)
-	if bias {
+	switch {
+	case c.residual:
+		add = out.roundAll(testutil.Normal(3, c.m*c.n))
+		pa = place(t, dev, out.encode(add), 0).at
+	case bias:
 		add = s.roundAll(testutil.Normal(3, c.n))
 		pa = put(add)
 	}
 	x, w := put(a), put(b)
 	var first []byte
 	for _, grid := range append([]int{0, 0}, c.grids...) {
-		plan := planProduct(t, op, bias)
+		gpu := h200
+		if g, ok := dev.(interface{ properties() kernels.GPU }); ok {
+			gpu = g.properties()
+		}
+		if c.sms > 0 {
+			gpu.SMs = c.sms
+		}
+		plan := planProduct(t, gpu, op, bias, c.residual)
 		if grid > 0 {
 			if s.Type == kernels.F32 {
 				continue // blocks share tiles on tensor cores only
@@ -229,5 +259,24 @@ func TestMatmulMatchesOracleOnGPU(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// compareWGMMA runs a case in bf16 by the kernel on warpgroups: in all layouts that it takes, with results of both types.
+func compareWGMMA(t *testing.T, dev device, c matmulCase) {
+	for trans, out := range []elemType{f32, bf16, f32} { // of a: 2, of b: 1
+		if !c.residual || trans == 1 {
+			compareMatmul(t, dev, c, bf16, out, trans, true)
+		}
+	}
+	if c.residual || testutil.Full(t) {
+		compareMatmul(t, dev, c, bf16, f32, 1, false)
+	}
+}
+
+func TestWGMMAProductMatchesOracleOnGPU(t *testing.T) {
+	dev := openGPU(t)
+	for _, c := range wgmmaCases {
+		t.Run(c.String(), func(t *testing.T) { compareWGMMA(t, dev, c) })
 	}
 }

@@ -2,6 +2,7 @@ package kernels_test
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/cuda/internal/cublaslt"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
@@ -235,39 +237,70 @@ func (x timeShape) time(t *testing.T, entry string, length int) {
 }
 
 // TestProductTime prints how long our own kernels take for the products of a training step of TinyLM Base, at 32768
-// tokens, with NSA_TIME=1, the median of seven rounds of 20 runs in a row. TestProposals of cublaslt prints the times
-// of that library.
+// tokens, for a large square, and with a residual, and cuBLASLt beside them, with NSA_TIME=1: medians of seven rounds of
+// 20 runs in a row. It needs a GPU and cuBLASLt, whose results it compares with ours.
 func TestProductTime(t *testing.T) {
 	if os.Getenv("NSA_TIME") != "1" {
 		t.Skip("NSA_TIME is not 1")
 	}
 	dev := openGPU(t)
+	library := testutil.Closing(cublaslt.Open(dev.dev))(t)
 	const tokens = 32768
-	var at [4]kernels.Ptr // a, b, c, work
-	for i := range at {
-		at[i] = dev.noise(t, uint64(i), 2*tokens*3072)
-	}
-	for _, size := range [][2]int64{{768, 768}, {3072, 768}, {768, 3072}, {256, 768}, {36, 64}} {
+	a, b, residual := dev.noise(t, 1, tokens*3072), dev.noise(t, 2, tokens*3072), dev.noise(t, 3, 2*tokens*3072)
+	c, work, libraryWork := dev.room(t, 4*tokens*3072), dev.room(t, 512<<20), dev.room(t, 512<<20)
+	var products []kernels.Product
+	for _, size := range [][2]int64{{1600, 768}, {768, 768}, {3072, 768}, {768, 3072}, {256, 768}} {
 		out, in := size[0], size[1]
-		for _, p := range []kernels.Product{ // x Wᵀ, dy W and dyᵀ x
-			{Type: kernels.BF16, Out: kernels.BF16, M: tokens, N: out, K: in, TransB: true},
-			{Type: kernels.BF16, Out: kernels.BF16, M: tokens, N: in, K: out},
-			{Type: kernels.BF16, Out: kernels.F32, M: out, N: in, K: tokens, TransA: true},
-		} {
-			plan := planProduct(t, p, false)
-			var calls []*driver.Call
-			for i, argument := range bindProduct(t, plan, at[3], at[0], at[1], 0, at[2]).arguments {
-				calls = append(calls, dev.call(t, &plan.Steps[i].Launch, argument))
-			}
-			const runs = 20
-			took := dev.time(t, 7, func() {
-				for i := range runs * len(calls) {
-					require.NoError(t, dev.stream.Launch(calls[i%len(calls)]))
-				}
-			})[0] / runs
-			tflops := 2 * float64(p.M) * float64(p.N) * float64(p.K) / took / 1e12
-			t.Logf("%-50v %5.0f TFLOP/s, %.1f us, %d launches with %d MB of work memory", p, tflops, took*1e6,
-				len(calls), plan.WorkBytes()>>20)
-		}
+		products = append(products, // x Wᵀ, dy W and dyᵀ x
+			kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: tokens, N: out, K: in, TransB: true},
+			kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: tokens, N: in, K: out},
+			kernels.Product{Type: kernels.BF16, Out: kernels.F32, M: out, N: in, K: tokens, TransA: true})
 	}
+	products = append(products,
+		kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: 4096, N: 4096, K: 4096, TransB: true},
+		kernels.Product{Type: kernels.BF16, Out: kernels.F32, M: tokens, N: 768, K: 768, TransB: true, Residual: true},
+		kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: tokens, N: 768, K: 3072, TransB: true, Residual: true})
+	logs, worst, count := 0.0, math.Inf(1), 0.0
+	for _, p := range products {
+		plan := planProduct(t, dev.properties(), p, false, p.Residual)
+		var calls []*driver.Call
+		bound := bindProduct(t, plan, work, a, b, residual, c)
+		for i, argument := range bound.arguments {
+			calls = append(calls, dev.call(t, &plan.Steps[i].Launch, argument))
+		}
+		ready := testutil.Must(library.Prepare(p))(t)
+		at, named := kernels.ProductAddresses{A: a, B: b, C: c, Work: libraryWork}, &driver.Launched{Op: p.String()}
+		if p.Residual {
+			at.Residual = residual
+		}
+		const runs = 20
+		took := dev.time(t, 7, func() {
+			for i := range runs * len(calls) {
+				require.NoError(t, dev.stream.Launch(calls[i%len(calls)]))
+			}
+		}, func() {
+			for range runs {
+				require.NoError(t, ready.Run(dev.stream, named, at))
+			}
+		})
+		// Compare the first and the last elements.
+		size, bytes := elemType{Type: p.Out}, int(p.M*p.N)*p.Out.Bytes()
+		part := min(bytes, 1<<20)
+		results := [2][]float64{}
+		for i, run := range []func(){func() { bound.run(t, dev) }, func() { require.NoError(t, ready.Run(dev.stream, named, at)) }} {
+			dev.copyTo(t, c, poison(part))
+			dev.copyTo(t, c+kernels.Ptr(bytes-part), poison(part))
+			run()
+			results[i] = append(size.decode(dev.get(t, c, part)), size.decode(dev.get(t, c+kernels.Ptr(bytes-part), part))...)
+		}
+		testutil.Within(t, p.String(), results[0], results[1], 1e-2)
+		flops := 2 * float64(p.M) * float64(p.N) * float64(p.K) * runs / 1e12
+		ratio := took[1] / took[0]
+		if !p.Residual {
+			logs, worst, count = logs+math.Log(ratio), min(worst, ratio), count+1
+		}
+		t.Logf("%-62v %5.0f TFLOP/s, cuBLASLt %5.0f, ratio %.3f; %.1f us, %d launches with %d MB of work memory", p,
+			flops/took[0], flops/took[1], ratio, took[0]/runs*1e6, len(calls), plan.WorkBytes()>>20)
+	}
+	t.Logf("without residuals: geometric mean %.3f, worst %.3f", math.Exp(logs/count), worst)
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
-	pointwisekernels "github.com/gorgonia-nsa/nsa/cuda/internal/kernels/pointwise"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/sums"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
@@ -118,16 +117,9 @@ func guardLinearAdd(c *kernels.Call, _ linear.LinearAdd) error {
 	return nil
 }
 
-// linearAdd adds x, w, residual -> y, the last two [rows,out] and of one type. A library adds the residual to its
-// float32 sums, our kernels to the product as it is stored in y.
+// linearAdd adds x, w, residual -> y, the last two [rows,out] and of one type.
 func linearAdd(b *kernels.Builder, _ linear.LinearAdd) {
-	p, x, w, residual, y := product(&b.Call), b.In[0], b.In[1], b.In[2], b.Out[0]
-	if b.Library != nil {
-		b.AddProduct(p, x.Ref, w.Ref, 0, residual.Ref, y.Ref)
-		return
-	}
-	matmul.AddProduct(b, p, x.Ref, w.Ref, 0, y.Ref)
-	pointwisekernels.AddSum(b, y, y, residual)
+	matmul.AddProductAndResidual(b, product(&b.Call), b.In[0].Ref, b.In[1].Ref, b.In[2], b.Out[0])
 }
 
 func inputGradProducts(c *kernels.Call, _ linear.InputGrad) []kernels.Product {

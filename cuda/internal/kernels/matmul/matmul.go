@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	pointwisekernels "github.com/gorgonia-nsa/nsa/cuda/internal/kernels/pointwise"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/sums"
 )
 
@@ -17,19 +18,39 @@ type params struct {
 	transA, transB                         int32
 }
 
-// AddProduct adds c = op(x) op(y) + bias: by b's library if it has one, else in float32 by matmul.cu and in half
-// precision, on tensor cores, by matmul_tensor.cu. bias [N] is 0 for none.
+// AddProduct adds c = op(x) op(y) + bias: by matmul_wgmma.cu if the policy says so and it takes the product, else by b's
+// library if it has one, else in float32 by matmul.cu and in half precision, on tensor cores, by matmul_tensor.cu. bias
+// [N] is 0 for none.
 func AddProduct(b *kernels.Builder, p kernels.Product, x, y, bias, c kernels.Ref) {
 	p, err := p.Complete()
 	switch {
 	case err != nil:
 		b.Fail(err)
+	case takesWGMMA(b, p):
+		addWGMMA(b, p, x, y, bias, 0, c)
 	case b.Library != nil:
 		b.AddProduct(p, x, y, bias, 0, c)
 	case p.Type != kernels.F32:
 		addHalf(b, p, x, y, bias, c)
 	default:
 		addFloat(b, p, x, y, bias, c)
+	}
+}
+
+// AddProductAndResidual adds c = op(x) op(y) + residual; c and the residual have one type. A library and matmul_wgmma.cu
+// add the residual to their float32 sums, our other kernels to the product as it is stored in c.
+func AddProductAndResidual(b *kernels.Builder, p kernels.Product, x, y kernels.Ref, residual, c kernels.Operand) {
+	p, err := p.Complete()
+	switch {
+	case err != nil:
+		b.Fail(err)
+	case takesWGMMA(b, p) && p.TransB && !p.TransA:
+		addWGMMA(b, p, x, y, 0, residual.Ref, c.Ref)
+	case b.Library != nil:
+		b.AddProduct(p, x, y, 0, residual.Ref, c.Ref)
+	default:
+		AddProduct(b, p, x, y, 0, c.Ref)
+		pointwisekernels.AddSum(b, c, c, residual)
 	}
 }
 

@@ -72,6 +72,7 @@ void host_warp(void* mine, void (*all)(void* const* lanes));
 const void* host_read(uint32_t at, int bytes);
 void* host_write(uint32_t at, int bytes);
 uint32_t host_shared_address(const void* p);
+char* host_shared_of_block();
 
 // Asynchronous copies of `bytes` and zeros up to `size` are made when this thread waits for them and no earlier; until then
 // there are NaN, which nothing may overwrite. host_copy_wait waits for all groups of copies but the newest.

@@ -27,7 +27,7 @@ host_switch:
 
 namespace {
 
-struct alignas(64) Argument { uint64_t words[256]; };  // by value, on the stack: where any struct of more than two words lies
+struct alignas(64) Argument { uint64_t words[512]; };  // by value, on the stack: where any struct of more than two words lies
 using Kernel = void (*)(Argument);
 
 using Operation = void (*)(void* const* lanes);
@@ -238,6 +238,7 @@ void host_warp(void* mine, Operation all) {
 }
 
 uint32_t host_shared_address(const void* p) { return uint32_t(static_cast<const char*>(p) - me->shared_of_block()); }
+char* host_shared_of_block() { return me->shared_of_block(); }
 static char* shared_at(uint32_t at, int bytes) {
   if (at % bytes != 0) host_fail("an address in shared memory that is not aligned");
   if (int64_t(at) + bytes > me->shared_bytes) host_fail("an address behind the shared memory");

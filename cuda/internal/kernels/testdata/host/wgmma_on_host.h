@@ -6,7 +6,7 @@
 
 namespace nsa {
 
-template <typename V> V& host_shared(uint32_t at) { return *reinterpret_cast<V*>(reinterpret_cast<char*>(tiles_shared()) + at); }
+template <typename V> V& host_shared(uint32_t at) { return *reinterpret_cast<V*>(host_shared_of_block() + at); }
 
 struct HostBarrier { uint32_t count : 15, missing : 15, parity : 1; int32_t bytes; };  // missing: threads of this phase
 inline void host_arrive(HostBarrier& b, int threads, int bytes) {

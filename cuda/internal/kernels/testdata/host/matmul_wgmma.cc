@@ -1,0 +1,2 @@
+// The matrix product on warpgroups, for run.cc.
+#include "../../matmul/matmul_wgmma.cu"
