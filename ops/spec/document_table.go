@@ -138,9 +138,9 @@ func WithDocuments(table *gorgonia.Node) Option { return func(o *options) { o.ta
 // may be longer. See ops.WithStart.
 func WithStart(start *gorgonia.Node) Option { return func(o *options) { o.start = start } }
 
-// Startable is a Packable Spec that takes a start of the queries in place of a table of documents.
+// Startable is a Spec that takes a start of the queries: a Packable one in place of a table of documents.
 type Startable interface {
-	Packable
+	Spec
 	// MaxTokens returns the most tokens that the sequences of the keys may have.
 	MaxTokens(in []Operand) int
 }

@@ -41,6 +41,7 @@ func LSE(o *gorgonia.Node) (*gorgonia.Node, error) {
 
 // Forward is the Spec of an attention op: its inputs begin with q, k and v, its outputs are o and lse.
 type Forward interface {
+	spec.Packable
 	spec.Startable
 	// pairs returns, for one head of one row of the batch, the number of pairs of a query and a key that it sees.
 	pairs(in []spec.Operand) float64

@@ -29,6 +29,9 @@ import (
 //
 // Row t is token t: of the cache, or from start on of the inputs. Other rows are zero: those past the inputs, and in the
 // window branch those that no new token sees. Slot -1 stores nothing, its start is 0. The op has no gradient.
+//
+// A machine on a device checks page table and start each alone: whether start, too, fits the pages is for the caller to
+// know. Kernels stay in the arrays whatever the numbers are.
 type Extend struct {
 	Cache  KVCache
 	Tokens int  // T: tokens of the outputs
@@ -39,6 +42,17 @@ func (Extend) Name() string { return "extend cache" }
 
 // UpdatedInputs implements Updating: the op writes to the cache.
 func (op Extend) UpdatedInputs() []int { return []int{op.cacheInput()} }
+
+// MaxTokens implements spec.Startable.
+func (op Extend) MaxTokens([]spec.Operand) int { return op.Tokens }
+
+func (op Extend) CheckedInput() int { return op.cacheInput() + 1 }
+
+// Check checks the page table for runs that begin at any token.
+func (op Extend) Check(in []spec.Operand, b *cpu.Buf) (err error) {
+	defer spec.AsValueError(&err)
+	return op.Cache.checkRuns(spec.Arg{Operand: in[op.CheckedInput()], Buf: b}, nil, in[0].Shape[1])
+}
 
 // inputBranches returns the branches whose keys and values are inputs of ops.
 func (c KVCache) inputBranches() (list []Branch) {

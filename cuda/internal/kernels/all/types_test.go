@@ -35,6 +35,7 @@ func TestStoredTypes(t *testing.T) {
 		"compress.MLPGrad":                        "x pe w1 w2 half" + documents + ", hidden dy half -> dx half, dpe dw1 dw2 float32",
 		"compress.Mean":                           "x half" + documents + " -> y half",
 		"compress.MeanGrad":                       "dy half" + documents + " -> dx half",
+		"decode.Extend":                           "inputs... half, cache any, pages start int32 -> outputs... half",
 		"decode.FillCache":                        "inputs... half, cache any, pages int32 -> stored int32",
 		"decode.Step":                             "inputs... half, cache any, pages int32 -> o half, idx read int32",
 		"linear.BiasGrad":                         "dy half -> db float32",

@@ -17,20 +17,27 @@ func meanEntries() []kernels.Entry {
 	)
 }
 
-// mean adds x [B,S,Hkv,D] -> y [B,Nc,Hkv,D], the mean of each block.
-func mean(b *kernels.Builder, op compress.Mean) { addMean(b, "mean", b.In[0], op.BlockLen, op.Stride) }
+// mean adds x -> y.
+func mean(b *kernels.Builder, op compress.Mean) {
+	AddMean(b, b.In[0], b.Out[0], op.BlockLen, op.Stride)
+}
+
+// AddMean adds x [B,S,Hkv,D] -> y [B,Nc,Hkv,D], the mean of each block.
+func AddMean(b *kernels.Builder, x, y kernels.Operand, length, stride int) {
+	addMean(b, "mean", x, x, y, length, stride)
+}
 
 // meanGrad adds dy -> dx.
 func meanGrad(b *kernels.Builder, op compress.MeanGrad) {
-	addMean(b, "mean_grad", b.Out[0], op.BlockLen, op.Stride)
+	addMean(b, "mean_grad", b.Out[0], b.In[0], b.Out[0], op.BlockLen, op.Stride)
 }
 
 // addMean adds the launch of mean or mean_grad. tokens is the operand with a row for each token.
-func addMean(b *kernels.Builder, op string, tokens kernels.Operand, length, stride int) {
+func addMean(b *kernels.Builder, op string, tokens, x, y kernels.Operand, length, stride int) {
 	p := blocksOf(tokens, length, stride)
 	if p.blocks == 0 {
 		memory.AddZeros(b)
 		return
 	}
-	p.add(b, op, b.In[0].Ref, 0, b.Out[0].Ref, b.Out[0].N())
+	p.add(b, op, x.Ref, 0, y.Ref, y.N())
 }

@@ -24,36 +24,52 @@ func mlpEntries() []kernels.Entry {
 	)
 }
 
-// mlpProducts returns the products of the rows and w1, and of their activations and w2; none without a block.
 func mlpProducts(c *kernels.Call, op compress.MLP) []kernels.Product {
-	p := blocksOf(c.In[0], op.BlockLen, op.Stride)
+	return MLPProducts(c, c.In[0], c.In[2], op.BlockLen, op.Stride)
+}
+
+// MLPProducts returns the products of AddMLP: of the rows and w1, and of their activations and w2; none without a block.
+func MLPProducts(c *kernels.Call, x, w1 kernels.Operand, length, stride int) []kernels.Product {
+	p := blocksOf(x, length, stride)
 	if p.blocks == 0 {
 		return nil
 	}
-	n, width, cols := p.rows(), c.In[2].Dim(0), p.len*p.dim
+	n, width, cols := p.rows(), w1.Dim(0), p.len*p.dim
 	return []kernels.Product{
 		{Type: c.Type, Out: c.Type, M: n, N: width, K: cols, TransB: true},
 		{Type: c.Type, Out: c.Type, M: n, N: p.dim, K: width, TransB: true},
 	}
 }
 
-// mlp adds x, pe [l,D], w1 [hidden,l*D], w2 [D,hidden] -> y, hidden. The blocks are gathered as rows [rows,l*D], pe
-// added, and multiplied twice.
+// mlp adds x, pe, w1, w2 -> y, hidden.
 func mlp(b *kernels.Builder, op compress.MLP) {
-	x, pe, w1, w2, y, hidden := b.In[0], b.In[1], b.In[2], b.In[3], b.Out[0], b.Out[1]
+	x := b.In[0]
 	p := blocksOf(x, op.BlockLen, op.Stride)
 	if p.blocks == 0 {
 		memory.AddZeros(b)
 		return
 	}
-	products := mlpProducts(&b.Call, op)
+	p.addMLP(b, x, b.In[1:4], b.Out[0].Ref, b.Out[1].Ref)
+}
+
+// AddMLP adds x [B,S,Hkv,D], phi -> y [B,Nc,Hkv,D], the MLP of each block, of which there is at least one. phi are pe [l,D],
+// w1 [hidden,l*D] and w2 [D,hidden].
+func AddMLP(b *kernels.Builder, x kernels.Operand, phi []kernels.Operand, y kernels.Ref, length, stride int) {
+	p := blocksOf(x, length, stride)
+	p.addMLP(b, x, phi, y, b.Work(p.rows()*phi[1].Dim(0)*int64(b.Type.Bytes())))
+}
+
+// addMLP adds the launches of AddMLP, which also write hidden. The blocks are gathered as rows [rows,l*D], pe added, and multiplied twice.
+func (p blocks) addMLP(b *kernels.Builder, x kernels.Operand, phi []kernels.Operand, y, hidden kernels.Ref) {
+	pe, w1, w2 := phi[0], phi[1], phi[2]
+	products := MLPProducts(&b.Call, x, w1, int(p.len), int(p.stride))
 	size, n := int64(b.Type.Bytes()), p.rows()*w1.Dim(0)
 	gathered, act := b.Work(p.rows()*p.len*p.dim*size), b.Work(n*size)
 
 	p.addGather(b, x.Ref, pe.Ref, gathered)
-	matmul.AddProduct(b, products[0], gathered, w1.Ref, 0, hidden.Ref)
-	pointwise.AddSiLU(b, hidden.Ref, act, n)
-	matmul.AddProduct(b, products[1], act, w2.Ref, 0, y.Ref)
+	matmul.AddProduct(b, products[0], gathered, w1.Ref, 0, hidden)
+	pointwise.AddSiLU(b, hidden, act, n)
+	matmul.AddProduct(b, products[1], act, w2.Ref, 0, y)
 }
 
 // mlpGradProducts returns the products of dw2, of the gradient of the activations, of dpe, of dw1 and of the gradient

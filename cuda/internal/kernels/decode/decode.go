@@ -1,4 +1,4 @@
-// Package decode holds the kernels of decoding with a cache: decode.Step and decode.FillCache.
+// Package decode holds the kernels of decoding with a cache: decode.Step, decode.FillCache and decode.Extend.
 //
 // A step is two or three launches (decode.cu) or one launch of clusters (decode_cluster.cu). Their blocks share the keys of every group of
 // every sequence (split-KV).
@@ -20,9 +20,11 @@ import (
 )
 
 // Entries returns the entries of the ops.
-func Entries() []kernels.Entry { return slices.Concat(stepEntries(), fillCacheEntries()) }
+func Entries() []kernels.Entry {
+	return slices.Concat(stepEntries(), fillCacheEntries(), extendEntries())
+}
 
-// in is the inputs of both ops: those before the cache are of one type.
+// in is the inputs of Step and FillCache: those before the cache are of one type.
 func in() kernels.Types {
 	return kernels.In(kernels.Float("inputs").Repeated(), kernels.Any("cache"), kernels.Int32("pages"))
 }
