@@ -399,7 +399,7 @@ func TestDecodePolicy(t *testing.T) {
 	}
 }
 
-// decodingPlans returns the plans of all cases of decoding and of filling their caches.
+// decodingPlans returns the plans of all cases of decoding, and of filling and extending their caches.
 func decodingPlans(t *testing.T) (plans []*kernels.Plan) {
 	for _, c := range opcases.Decodings() {
 		for _, s := range elemTypes {
@@ -415,7 +415,7 @@ func decodingPlans(t *testing.T) (plans []*kernels.Plan) {
 					}
 				}
 			}
-			plans = append(plans, fillPlan(t, c, s))
+			plans = append(plans, fillPlan(t, c, s), extendPlan(t, c, s))
 		}
 	}
 	return plans

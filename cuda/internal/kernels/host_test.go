@@ -443,3 +443,10 @@ func TestStartsOnHost(t *testing.T) {
 	startCases(t, mmaHost{h}, testutil.Tries(t, 5, 20), elemTypes[1:3], 0, 1, 2, 3, 4)
 	startCases(t, preferredHost{h}, testutil.Tries(t, 1, 5), elemTypes[1:3], 6)
 }
+
+// TestExtendOnHost: all cases of decoding, the types in turn.
+func TestExtendOnHost(t *testing.T) {
+	h := hostDevice(t)
+	extendCases(t, h, testutil.Tries(t, 1, 6), opcases.Decodings(), elemTypes...)
+	wrongExtends(t, h, testutil.Tries(t, 8, 60))
+}

@@ -1,0 +1,290 @@
+package kernels_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
+	"github.com/gorgonia-nsa/nsa/internal/ref"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
+)
+
+// extending are sequences of a case that go into a cache, each in its own slot and pages.
+type extending struct {
+	opcases.Decoding
+	*fixture
+	cache   decode.KVCache
+	lengths []int32
+	pages   [][]int32 // slot, pages
+	context int       // tokens of the outputs of Extend
+	tokens  []arg     // keys and values of all tokens, a pair for each branch [R,N,Hkv,.], with NaN behind a sequence
+	blocks  []arg     // those of the first pair compressed, by the op for whole sequences
+	phi     []arg
+}
+
+func newExtending(t *testing.T, dev device, c opcases.Decoding, s elemType, rng *rand.Rand) *extending {
+	x := &extending{Decoding: c, fixture: &fixture{t, s, dev, 0, map[kernels.Ptr]buffer{}}, cache: decodingCache(c, s)}
+	free := rng.Perm(x.cache.Pages)
+	var seqs []opcases.Sequence
+	for _, slot := range rng.Perm(decodingSlots)[:1+rng.IntN(decodingSlots)] {
+		n := 1 + rng.IntN(min(c.Tokens, 150))
+		row := []int32{int32(slot)}
+		for range decodingPages(c) {
+			row, free = append(row, int32(free[0])), free[1:]
+		}
+		x.lengths, x.pages = append(x.lengths, int32(n)), append(x.pages, row)
+		seqs = append(seqs, c.Sequence(rng.Uint64(), n))
+	}
+	n := int(slices.Max(x.lengths))
+	x.context = n + rng.IntN(30)
+	for b := range seqs[0].K {
+		for side := range 2 {
+			if !c.HasInputs(b) {
+				continue
+			}
+			var data []float64
+			var shape []int
+			for _, q := range seqs {
+				part := []*ref.Tensor{q.K[b], q.V[b]}[side]
+				shape = []int{len(seqs), n, part.Shape[2], part.Shape[3]}
+				data = append(data, part.Data...)
+				data = append(data, slices.Repeat([]float64{math.NaN()}, (n-part.Shape[1])*shape[2]*shape[3])...)
+			}
+			x.tokens = append(x.tokens, x.in(s, data, shape...))
+		}
+	}
+	if x.cache.Stores(decode.Compressed) {
+		for _, p := range c.Phi() {
+			x.phi = append(x.phi, x.in(s, p.Data, p.Shape...))
+		}
+		for side, a := range x.tokens[:2] {
+			x.blocks = append(x.blocks, x.compressed(a, x.phi[side*len(x.phi)/2:][:len(x.phi)/2]))
+		}
+	}
+	return x
+}
+
+// compressed returns the compression of a by the op for whole sequences.
+func (x *extending) compressed(a arg, phi []arg) arg {
+	var op spec.Spec = compress.Mean{BlockLen: x.cache.BlockLen, Stride: x.cache.Stride}
+	if len(phi) > 0 {
+		op = compress.MLP{BlockLen: x.cache.BlockLen, Stride: x.cache.Stride}
+	}
+	in := append([]arg{a}, phi...)
+	outs := x.outputs(op, in)
+	runOp(x.t, x.dev, x.dev.variants()[0], op, in, outs)
+	return outs[0]
+}
+
+// outputs returns memory for the outputs of an op.
+func (x *extending) outputs(op spec.Spec, in []arg) (outs []arg) {
+	operands := callOf(in, nil).In
+	for i := range operands {
+		if spec.IsHalf(operands[i].Dtype) {
+			operands[i].Dtype = tensor.Float32
+		}
+	}
+	for _, o := range testutil.Must(op.Infer(operands))(x.t) {
+		if o.Dtype == tensor.Float32 {
+			o.Dtype = dtypes[x.Type]
+		}
+		outs = append(outs, x.place(o, poison(o.Bytes())))
+	}
+	return outs
+}
+
+// table returns the page table for the given numbers of new tokens. A sequence with a negative number rests.
+func (x *extending) table(added []int32) arg {
+	var rows []int32
+	for i, n := range added {
+		slot := x.pages[i][0]
+		if n < 0 {
+			slot, n = -1, 7
+		}
+		rows = append(append(rows, slot, n), x.pages[i][1:]...)
+	}
+	return x.place(operand(tensor.Int32, len(added), len(rows)/len(added)), encodeInts(rows))
+}
+
+func (x *extending) newCache() arg {
+	o := operand(tensor.Float32, x.cache.Elements())
+	return x.place(o, poison(o.Bytes()))
+}
+
+// row returns the rows [from,to) of sequence i of an array.
+func (x *extending) row(a arg, i, from, to int) []byte {
+	all := x.bytes(a)
+	row := len(all) / a.Shape[0]
+	token := row / a.Shape[1]
+	return all[i*row:][from*token : to*token]
+}
+
+// run is a run of Extend: `size` tokens of each sequence, of which `added` are stored.
+func (x *extending) run(cache arg, starts, added []int32, size int) (outs []arg) {
+	var in []arg
+	for _, a := range x.tokens {
+		var data []byte
+		for i, start := range starts {
+			have := max(0, min(size, a.Shape[1]-int(start)))
+			part := x.row(a, i, min(int(start), a.Shape[1]), min(int(start), a.Shape[1])+have)
+			data = append(append(data, part...), poison((size-have)*a.Shape[2]*a.Shape[3]*x.Bytes())...)
+		}
+		in = append(in, x.place(operand(a.Dtype, a.Shape[0], size, a.Shape[2], a.Shape[3]), data))
+	}
+	in = append(append(in, x.phi...), cache, x.table(added), x.ints(starts...))
+	op := decode.Extend{Cache: x.cache, Tokens: x.context, MLP: len(x.phi) > 0}
+	outs = x.outputs(op, in)
+	runOp(x.t, x.dev, x.dev.variants()[0], op, in, outs)
+	for _, a := range slices.Concat(in, outs) {
+		x.bytes(a) // nothing around it has changed
+	}
+	return outs
+}
+
+// extendCases: runs of any lengths, of sequences that begin anywhere and sometimes rest, leave the cache that FillCache
+// leaves after all tokens at once, in the same bits. The outputs are the keys and values of all tokens so far, and zeros.
+func extendCases(t *testing.T, dev device, tries int, cases []opcases.Decoding, types ...elemType) {
+	rng := rand.New(rand.NewPCG(51, 1))
+	for i := range tries * len(cases) {
+		c, s := cases[i%len(cases)], types[(i+i/len(cases))%len(types)]
+		t.Run(fmt.Sprint(c.Name, "/", s.Type), func(t *testing.T) {
+			defer dev.reset(t)
+			newExtending(t, dev, c, s, rng).compare(rng)
+		})
+	}
+}
+
+func (x *extending) compare(rng *rand.Rand) {
+	cache, starts := x.newCache(), make([]int32, len(x.lengths))
+	for !slices.Equal(starts, x.lengths) {
+		now, added, size := slices.Clone(starts), slices.Clone(starts), 1+rng.IntN(x.context-int(slices.Max(starts)))
+		for i, start := range starts {
+			if added[i] = int32(rng.IntN(min(size, int(x.lengths[i]-start)) + 1)); rng.IntN(4) == 0 || start == x.lengths[i] {
+				now[i], added[i] = 0, -1
+			}
+		}
+		if slices.Max(added) < 0 {
+			continue
+		}
+		outs := x.run(cache, now, added, size)
+		for i := range starts {
+			x.compareTokens(outs, i, int(now[i]), int(max(0, added[i])), size)
+			starts[i] += max(0, added[i])
+		}
+	}
+	whole := x.newCache()
+	in := append(slices.Concat(x.blocks, x.tokens), whole, x.table(x.lengths))
+	stored := x.ints(make([]int32, len(x.lengths))...)
+	runOp(x.t, x.dev, x.dev.variants()[0], decode.FillCache{Cache: x.cache}, in, []arg{stored})
+	require.Equal(x.t, x.lengths, decodeInts(x.bytes(stored)))
+	require.Equal(x.t, x.bytes(whole), x.bytes(cache))
+}
+
+// compareTokens checks the outputs of sequence i after `added` tokens from start on, in a run of the given size.
+func (x *extending) compareTokens(outs []arg, i, start, added, size int) {
+	for b, j := decode.Branch(0), 0; b < decode.NumBranches; b++ {
+		if !x.HasInputs(int(b)) {
+			continue
+		}
+		for side := range 2 {
+			got, want, first, end := outs[j+side], x.tokens[j+side], 0, start+size
+			switch {
+			case b == decode.Compressed && !x.Cache.Dense():
+				want, end = x.blocks[side], spec.NumCompressed(start+added, x.Cache.BlockLen, x.Cache.Stride)
+			case b == decode.Window && !x.Cache.Dense():
+				first = max(0, start+1-x.Cache.Window)
+			}
+			zeros := func(from, to int) {
+				rows := x.row(got, i, from, to)
+				require.Equal(x.t, make([]byte, len(rows)), rows, "rows [%d,%d) of output %d", from, to, j+side)
+			}
+			have := min(end, int(x.lengths[i]), want.Shape[1])
+			require.Equal(x.t, x.row(want, i, first, have), x.row(got, i, first, have), "output %d after %d and %d tokens", j+side, start, added)
+			zeros(0, first)
+			if b != decode.Compressed || x.Cache.Dense() {
+				zeros(end, x.context)
+			}
+		}
+		j += 2
+	}
+}
+
+// wrongExtends: whatever numbers start and page table have, Extend and FillCache stay in their arrays.
+func wrongExtends(t *testing.T, dev device, tries int) {
+	rng := rand.New(rand.NewPCG(52, 1))
+	wrong := func() int32 {
+		return []int32{-1, 0, 1, 2, 3, 100, 1000, math.MaxInt32, math.MinInt32, rng.Int32()}[rng.IntN(10)]
+	}
+	cases := opcases.Decodings()
+	for i := range tries {
+		c, s := cases[i%len(cases)], elemTypes[i%len(elemTypes)]
+		x := newExtending(t, dev, c, s, rng)
+		n := len(x.lengths)
+		starts, added := make([]int32, n), make([]int32, n)
+		for j := range n {
+			starts[j], added[j] = wrong(), wrong()
+			for k := range x.pages[j] {
+				x.pages[j][k] = wrong()
+			}
+		}
+		cache, table := x.newCache(), x.table(added)
+		size := 1 + rng.IntN(x.context)
+		var in []arg
+		for _, a := range x.tokens {
+			o := operand(a.Dtype, n, size, a.Shape[2], a.Shape[3])
+			in = append(in, x.place(o, make([]byte, o.Bytes())))
+		}
+		in = append(append(in, x.phi...), cache, table, x.ints(starts...))
+		op := decode.Extend{Cache: x.cache, Tokens: x.context, MLP: len(x.phi) > 0}
+		runOp(t, dev, dev.variants()[0], op, in, x.outputs(op, in))
+		in = append(slices.Concat(x.blocks, x.tokens), cache, table)
+		fill := decode.FillCache{Cache: x.cache}
+		runOp(t, dev, dev.variants()[0], fill, in, x.outputs(fill, in))
+		for _, m := range x.memory {
+			m.bytes(t, dev)
+		}
+		dev.reset(t)
+	}
+}
+
+// TestExtendOnGPU extends caches in 20 random ways for each case.
+func TestExtendOnGPU(t *testing.T) {
+	g := openGPU(t)
+	extendCases(t, g, 20, opcases.Decodings(), elemTypes...)
+	wrongExtends(t, g, 100)
+}
+
+// extendPlan returns the plan of Extend for a run of 20 tokens of a case.
+func extendPlan(t *testing.T, c opcases.Decoding, s elemType) *kernels.Plan {
+	k, dt := decodingCache(c, s), dtypes[s.Type]
+	op := decode.Extend{Cache: k, Tokens: c.Tokens, MLP: c.MLP > 0}
+	var in []spec.Operand
+	for b := range decode.NumBranches {
+		if c.HasInputs(b) {
+			in = append(in, operand(tensor.Float32, 1, 20, k.KVHeads, k.KeyDim), operand(tensor.Float32, 1, 20, k.KVHeads, k.ValueDim))
+		}
+	}
+	for _, p := range c.Phi() {
+		in = append(in, operand(tensor.Float32, p.Shape...))
+	}
+	in = append(in, operand(tensor.Float32, k.Elements()), operand(tensor.Int32, 1, 2+decodingPages(c)), operand(tensor.Int32, 1))
+	call := graph.Call{In: in, Out: testutil.Must(op.Infer(in))(t)}
+	for i := range in[:len(in)-3] {
+		in[i].Dtype = dt
+	}
+	for i := range call.Out {
+		call.Out[i].Dtype = dt
+	}
+	return testutil.Must(planOf(h200, "cuda", op, call))(t)
+}
