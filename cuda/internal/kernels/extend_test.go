@@ -237,6 +237,7 @@ func wrongExtends(t *testing.T, dev device, tries int) {
 	cases := opcases.Decodings()
 	for i := range tries {
 		x := newExtending(t, dev, cases[i%len(cases)], elemTypes[i%len(elemTypes)], rng)
+		x.context += rng.IntN(200) // more than the pages hold
 		n, size := len(x.lengths), 1+rng.IntN(x.context)
 		starts, added := make([]int32, n), make([]int32, n)
 		for j, row := range x.pages {

@@ -93,7 +93,7 @@ func (p *cacheRowsParams) addBlocks(b *kernels.Builder, op decode.Extend, tail c
 		blocks = append(blocks, work(withTokens(x[side], spec.NumCompressed(x[side].Shape[1], c.BlockLen, c.Stride))))
 	}
 	gather := *p
-	gather.blockLen, gather.blockStride = int32(c.BlockLen), int32(c.Stride)
+	gather.blockL, gather.blockD = int32(c.BlockLen), int32(c.Stride)
 	gather.addGather(b, tail, b.In[:2], x)
 	for side, y := range blocks {
 		if op.MLP {

@@ -28,7 +28,7 @@ type cacheRowsParams struct {
 	k, v, cache, pageTable, starts, stored, allK, allV kernels.Ref
 	keys, values                                       int64
 	n, rows, lists, places, ring, l, d                 int32
-	blockLen, blockStride                              int32
+	blockL, blockD                                     int32
 	maxStart, maxNew, maxEnd                           int32
 	groups, dim, valueDim, width                       int32
 }
