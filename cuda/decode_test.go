@@ -59,6 +59,30 @@ func TestDecodeStep(t *testing.T) {
 	}
 }
 
+// TestPrefillInChunks: each chunk of a prompt is one replay, and the host waits as often for many as for few: where one graph
+// follows another, and for the logits of the last chunk.
+func TestPrefillInChunks(t *testing.T) {
+	const chunk = 16
+	c := tinylm.Base()
+	c.Layers, c.Context = 2, 256
+	b, f := openWith(t, 1<<30)
+	w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
+	require.NoError(t, w.MoveTo(b))
+	d := testutil.Must(tinylm.NewDecoder(w, 2, c.Context, tinylm.DecodeOn(b, graph.BF16), tinylm.PrefillChunk(chunk)))(t)
+	prefill := func(chunks int) map[string]int {
+		return during(f, []string{"GraphLaunch", "MemcpyDtoHAsync", "EventSynchronize"}, func() {
+			require.NoError(t, d.Prefill(1, make([]int32, chunks*chunk)))
+		})
+	}
+	prefill(3)
+	prefill(3)
+	for _, n := range []int{3, 9} {
+		require.Equal(t, map[string]int{"GraphLaunch": n, "EventSynchronize": 3, "MemcpyDtoHAsync": 1}, prefill(n))
+	}
+	require.NoError(t, d.Close())
+	require.NoError(t, w.Free())
+}
+
 // BenchmarkDecodeStep measures the host's work in a step of Base(): the fake device computes nothing.
 func BenchmarkDecodeStep(b *testing.B) {
 	backend, _ := openWith(b, 4<<30)
