@@ -1,6 +1,7 @@
 package ops_test
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -169,7 +170,8 @@ func (x extendCase) rounded(list []float64) []float64 {
 	return list
 }
 
-// TestExtendRefuses: shapes that do not fit are errors of the op, starts and page tables errors of the run.
+// TestExtendRefuses: shapes that do not fit are errors of the op, starts and page tables errors of the run,
+// and of the checks of either input alone that a device makes, as far as these can tell.
 func TestExtendRefuses(t *testing.T) {
 	c := opcases.Decodings()[0].Cache
 	c.Slots, c.Pages = 2, 3
@@ -216,5 +218,17 @@ func TestExtendRefuses(t *testing.T) {
 		err := cpu.NewTeam(1).Run(&x.kernel, x.mem)
 		require.ErrorContains(t, err, want)
 		require.ErrorAs(t, err, new(*spec.ValueError))
+		var operands []spec.Operand
+		for _, a := range x.in {
+			operands = append(operands, a.Operand)
+		}
+		start, ok := spec.StartOf(op, operands)
+		require.True(t, ok)
+		err = cmp.Or(op.Check(operands, x.in[op.CheckedInput()].Buf), start.Check(operands, x.in[start.Input].Buf))
+		if together := []string{"start of row 0 is 16, want 0 to 0", "page 1 of slot 1 is 3"}; slices.Contains(together, want) {
+			require.NoError(t, err)
+		} else {
+			require.ErrorAs(t, err, new(*spec.ValueError))
+		}
 	}
 }

@@ -79,8 +79,8 @@ const DefaultPrefillChunk = 2048
 
 // PrefillChunk makes a decoder prefill prompts in chunks of n tokens; 0 means DefaultPrefillChunk. The activations are
 // those of a chunk: with a longer prompt only the buffers of keys and values grow, which all layers share and which have
-// the size of the context. The results do not depend on n, on the CPU in no bit. Only the CPU prefills in chunks so far.
-// Other backends prefill whole prompts, and n has to be 0.
+// the size of the context. The results do not depend on n, on the CPU in no bit. A backend without an implementation of
+// decode.Extend prefills whole prompts, and n has to be 0.
 func PrefillChunk(n int) DecoderOption { return func(o *decoderOptions) { o.chunk = n } }
 
 // NewDecoder returns a decoder for up to slots sequences of up to context tokens each; context may differ from

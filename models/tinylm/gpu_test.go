@@ -217,7 +217,7 @@ func TestStepOnGPUAllocatesNothing(t *testing.T) {
 	require.ErrorContains(t, m.Step(), "id 256 at (0, 3)")
 }
 
-// TestDecoderOnGPU prefills and decodes on a GPU. In float32 the logits are those of a model on the CPU. In half
+// TestDecoderOnGPU prefills, at once and in chunks, and decodes on a GPU. In float32 the logits are those of a model on the CPU. In half
 // precision their error is at most twice that of a model of the whole sequence on the GPU, plus a unit roundoff.
 func TestDecoderOnGPU(t *testing.T) {
 	const n = 150
@@ -237,9 +237,12 @@ func TestDecoderOnGPU(t *testing.T) {
 					bound = 2*testutil.RelErr(testutil.Floats(t, testutil.Must(m.Logits())(t).Data()), want) + unit
 				}
 				d := testutil.Closing(NewDecoder(w, 2, n, DecodeOn(b, p)))(t)
+				inChunks := testutil.Closing(NewDecoder(w, 2, n, DecodeOn(b, p), PrefillChunk(20)))(t)
 				for first := 1; first < n; first = 2*first + 17 {
-					testutil.Within(t, fmt.Sprint("logits behind ", first), decodeAll(t, d, 1, tokens, first),
-						want[(first-1)*c.Vocab:], bound)
+					for _, d := range []*Decoder{d, inChunks} {
+						testutil.Within(t, fmt.Sprintf("logits behind %d in chunks of %d", first, d.chunk),
+							decodeAll(t, d, 1, tokens, first), want[(first-1)*c.Vocab:], bound)
+					}
 				}
 				before := d.step.machine.Counts()
 				require.NoError(t, d.Prefill(0, tokens[:9]))
