@@ -217,8 +217,9 @@ func TestStepOnGPUAllocatesNothing(t *testing.T) {
 	require.ErrorContains(t, m.Step(), "id 256 at (0, 3)")
 }
 
-// TestDecoderOnGPU prefills, at once and in chunks, and decodes on a GPU. In float32 the logits are those of a model on the CPU. In half
-// precision their error is at most twice that of a model of the whole sequence on the GPU, plus a unit roundoff.
+// TestDecoderOnGPU prefills, at once and in chunks, and decodes on a GPU. In float32 the logits are those of a model on the
+// CPU. In half precision their error is at most twice that of a model of the whole sequence on the GPU, plus a unit
+// roundoff.
 func TestDecoderOnGPU(t *testing.T) {
 	const n = 150
 	b := cudatest.Open(t)
