@@ -184,7 +184,6 @@ func (t runTimes) spread() float64 {
 // names begin with v are values.
 type graphOf func(q *G.Node, in func(name string, rows int) *G.Node) *G.Node
 
-// graph returns the output that build makes from q.
 func (a attentionBench) graph(q *G.Node, build graphOf) *G.Node {
 	return build(q, func(name string, rows int) *G.Node {
 		dim := a.dim
@@ -230,7 +229,6 @@ func (a attentionBench) time(name string, build graphOf, opts ...graph.Option) (
 	return list
 }
 
-// addBranches reports NSA's branches and their sum.
 func (a attentionBench) addBranches() {
 	branches := a.time("", a.nsa)
 	whole := timedBranch{name: "all", bytes: branches[0].bytes}

@@ -220,7 +220,6 @@ func profile(m *graph.Machine, run func() ([]time.Duration, error), runs int) (g
 	return m.Plan(), times
 }
 
-// profileGraph is profile of a graph on the device.
 func (r *report) profileGraph(g *G.ExprGraph, runs int, opts ...graph.Option) (graph.Plan, []runTimes) {
 	inputs := must(graph.MoveInputs(r.backend, g.Inputs()...))
 	defer mustClose(inputs)

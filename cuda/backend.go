@@ -96,7 +96,6 @@ func openLibrary(d *driver.Device) (*cublaslt.Library, error) {
 // Number returns the number of the GPU: the N of cuda:N.
 func (b *Backend) Number() int { return b.dev.Properties().Number }
 
-// Device implements graph.Backend.
 func (b *Backend) Device() graph.Device { return b.device }
 
 // Alloc implements graph.Backend. The error is a *NoMemory if too little memory is free.

@@ -71,7 +71,6 @@ func (r Refusal) fallback() bool {
 	return r.Why.Reason != ReasonCapability && r.Why.Reason != ReasonPolicy && r.Why.Reason != ReasonLength
 }
 
-// joinRefusals lists refusals in one line.
 func joinRefusals(refused []Refusal) string {
 	var list []string
 	for _, r := range refused {

@@ -53,7 +53,6 @@ func (m *Machine) addToSegments(i int) {
 	m.segments = append(m.segments, next)
 }
 
-// runSegment runs the steps of s.
 func (m *Machine) runSegment(s *segment) error {
 	for i := s.from; i < s.to; i++ {
 		ran := !m.skips(m.steps[i])
@@ -70,7 +69,6 @@ func (m *Machine) runSegment(s *segment) error {
 	return m.join()
 }
 
-// runStep runs step i.
 func (m *Machine) runStep(i int) (err error) {
 	m.running = m.steps[i]
 	if k := m.running.kernel; k == nil {

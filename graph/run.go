@@ -30,7 +30,6 @@ func (m *Machine) runWith(step bool) error {
 	return err
 }
 
-// runOnce runs the graph.
 func (m *Machine) runOnce() (err error) {
 	begun := false // Optimizer.Begin has succeeded
 	defer func() {

@@ -72,7 +72,6 @@ func (x packing) boundaries() array {
 	return array{Name: "cu_seqlens", Shape: []int{len(x.cu)}, Ints: x.cu}
 }
 
-// table returns the table of the documents.
 func (x packing) table(t testing.TB) array {
 	return runSpec(t, spec.DocumentTable{Batch: x.B, Seq: x.S, BlockLen: x.BlockLen, Stride: x.Stride},
 		tensor.Float32, x.boundaries())[0]

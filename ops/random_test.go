@@ -49,7 +49,6 @@ func TestRandomCalls(t *testing.T) {
 	require.Greater(t, huge, 1500)
 }
 
-// names reports whether text contains one of the names in list as words.
 func names(text string, list []string) bool {
 	return slices.ContainsFunc(list, func(name string) bool {
 		return regexp.MustCompile(`\b` + regexp.QuoteMeta(name) + `(\W|$)`).MatchString(text)

@@ -95,7 +95,6 @@ func packedBranches(c Dims, p ops.Params, docs *ref.Documents) []Case {
 	return append(list, selectCase(c, p, docs))
 }
 
-// packedCompressions returns cases of compression by the mean and by the MLP.
 func packedCompressions(c Dims, p ops.Params, docs *ref.Documents) []Case {
 	const hidden = 5
 	l, d, nc := p.BlockLen, p.Stride, max(1, ops.NumCompressed(c.S, p.BlockLen, p.Stride))

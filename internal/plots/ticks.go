@@ -69,7 +69,6 @@ func short(v float64) string {
 // only 1 has one. An axis shorter than a decade has the ticks of a linear axis.
 type LogTicks struct{}
 
-// Ticks implements plot.Ticker.
 func (LogTicks) Ticks(low, high float64) []plot.Tick {
 	decades := math.Log10(high / low)
 	if decades < 1 {

@@ -93,7 +93,6 @@ func (c curve) add(to plotter.XYs, step int, y float64) plotter.XYs {
 	return append(to, plotter.XY{X: float64(step), Y: y})
 }
 
-// draw returns the plot as PNG.
 func (c curve) draw(rows []row, o Options) ([]byte, error) {
 	p := plots.New(o.Title, "step", c.label)
 	p.X.Padding, p.Y.Padding = 0, 0

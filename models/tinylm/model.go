@@ -195,7 +195,6 @@ func (m *Model) Targets() []int32 { return m.targets }
 // document.
 func (m *Model) CuSeqlens() []int32 { return m.cuSeqlens }
 
-// wholeRows makes each row one document.
 func (m *Model) wholeRows() {
 	for i := range m.cuSeqlens {
 		m.cuSeqlens[i] = int32(min(i, m.batch) * m.seq)

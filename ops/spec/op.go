@@ -374,7 +374,6 @@ func (o *kernelOp) DoDiff(gorgonia.ExecutionContext, gorgonia.Nodes, *gorgonia.N
 	return ErrorIn(o.spec, errLisp)
 }
 
-// DoDiff implements gorgonia.ADOp.
 func (o *outputOp) DoDiff(gorgonia.ExecutionContext, gorgonia.Nodes, *gorgonia.Node) error {
 	return ErrorIn(o.main.spec, errLisp)
 }

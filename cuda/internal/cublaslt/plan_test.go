@@ -30,7 +30,6 @@ func addressesOf(m kernels.Product, a, b, bias, residual, c, work driver.DeviceP
 	return addresses(a, b, bias, residual, c, work)
 }
 
-// addresses returns the addresses of a product.
 func addresses(a, b, bias, residual, c, work driver.DevicePtr) kernels.ProductAddresses {
 	return kernels.ProductAddresses{A: a, B: b, Bias: bias, Residual: residual, C: c, Work: work}
 }

@@ -80,7 +80,6 @@ func (g *gpu) launch(t testing.TB, l *kernels.Launch, argument []byte) {
 	require.NoError(t, g.stream.Launch(g.call(t, l, argument)))
 }
 
-// properties returns the properties of the device.
 func (g *gpu) properties() kernels.GPU {
 	p := g.dev.Properties()
 	return kernels.GPU{

@@ -61,7 +61,6 @@ type attentionOf struct {
 	dim    int
 }
 
-// read reads the values of the nodes.
 func (b branch) read() (*attentionOf, error) {
 	q, s, err := valuesOf(b.q)
 	if err != nil {

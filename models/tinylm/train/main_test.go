@@ -208,13 +208,11 @@ func write(t testing.TB, path, text string) {
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
-// stepsOf returns the steps of the checkpoints of a run.
 func stepsOf(t testing.TB, run string) []int {
 	t.Helper()
 	return testutil.Must(folder(run).checkpoints())(t)
 }
 
-// wholeCheckpoint returns the newest checkpoint of a run.
 func wholeCheckpoint(t testing.TB, run string) *checkpoint {
 	t.Helper()
 	c, damaged, err := newestCheckpoint(folder(run))

@@ -113,7 +113,6 @@ func Preset(name string) (Options, error) {
 	return o, nil
 }
 
-// setModel sets the options to the sizes of a model.
 func (o *Options) setModel(c tinylm.Config) {
 	o.Attention, o.Context, o.Layers = string(cmp.Or(c.Attention, tinylm.NSA)), c.Context, c.Layers
 	o.Dim, o.Heads, o.KVHeads, o.KeyDim, o.ValueDim = c.Dim, c.Heads, c.KVHeads, c.KeyDim, c.ValueDim
@@ -229,7 +228,6 @@ func (o *Options) check() error {
 	return err
 }
 
-// solverOptions returns the options of the solver.
 func (o *Options) solverOptions() []optim.AdamWOption {
 	list := []optim.AdamWOption{optim.WithBetas(beta1, o.Beta2), optim.WithDecay(o.Decay), optim.WithClip(o.Clip)}
 	if o.Optimizer == muonOptimizer {

@@ -18,7 +18,6 @@ type Compressed struct {
 func (Compressed) Name() string       { return "compressed attention" }
 func (Compressed) InputNames() string { return "q kc vc documents" }
 
-// MaxTokens implements spec.Startable.
 func (op Compressed) MaxTokens(in []spec.Operand) int { return maxTokens(op.Blocks(), in) }
 
 func (Compressed) inputCount() int { return 3 }

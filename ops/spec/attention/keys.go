@@ -40,7 +40,6 @@ func bindTranspose[T cpu.Float](k *cpu.Kernel, a dims, x spec.Arg) transposed[T]
 	return y
 }
 
-// group returns the keys of a group of a sequence.
 func (x transposed[T]) group(seq spec.Sequence, g int) transposedKeys[T] {
 	at := (seq.Row*x.groups+g)*x.RowKeys + seq.FirstKey
 	return transposedKeys[T]{cpu.Slice[T](x.buf)[at*x.c:][:seq.Keys*x.c], seq.Keys, x.c, x.pairs}

@@ -17,7 +17,6 @@ type SlidingWindow struct {
 func (SlidingWindow) Name() string       { return "sliding window" }
 func (SlidingWindow) InputNames() string { return "q k v documents" }
 
-// MaxTokens implements spec.Startable.
 func (op SlidingWindow) MaxTokens(in []spec.Operand) int { return maxTokens(op.Blocks(), in) }
 
 func (SlidingWindow) inputCount() int { return 3 }

@@ -41,7 +41,6 @@ func spanPairs(mask func(s int) span, in []spec.Operand) float64 {
 	return float64(n)
 }
 
-// sees reports whether token t sees the key.
 func (m span) sees(t, key int) bool {
 	lo, hi := m.keys(t)
 	return lo <= key && key < hi

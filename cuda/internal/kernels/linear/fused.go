@@ -82,7 +82,6 @@ func fewFused(b *kernels.Builder, op linear.Fused) {
 	})
 }
 
-// fusedProducts returns the product of x and all weights.
 func fusedProducts(c *kernels.Call, op linear.Fused) []kernels.Product {
 	x, ws, biases, _ := linear.SplitFused(op, len(c.Out), c.In)
 	in, bias := ws[0].Dim(1), len(biases) > 0
