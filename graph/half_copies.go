@@ -1,8 +1,5 @@
 package graph
 
-// castsOnly reports whether the steps before index to are all casts of weights.
-func (h *halfCopies) castsOnly(to int) bool { return to <= len(h.casts) }
-
 func (h *halfCopies) bytes() (n int) {
 	for _, v := range h.byInput {
 		n += v.arg.Operand.Bytes()

@@ -199,12 +199,6 @@ const (
 	compares           // in some Steps, behind the updates: it sums weights, to compare them with other ranks
 )
 
-// newHalfCopies returns the copies that setTypes has found. casts are the casts of weights.
-func newHalfCopies(byInput map[*G.Node]*planValue, casts []*step) halfCopies {
-	trained := slices.ContainsFunc(casts, func(s *step) bool { return s.node.Deriv() != nil })
-	return halfCopies{byInput: byInput, casts: casts, allConstant: len(casts) > 0 && !trained}
-}
-
 // byIndices computes gorgonia.ByIndices and its gradient. Package tensor v0.9.24 computes wrong results along an axis
 // in the middle, for inputs of one element, and for some gradients along the last axis. An index outside the axis
 // selects element 0, as it does there: Gorgonia's own test has one.

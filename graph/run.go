@@ -135,7 +135,7 @@ func (m *Machine) runSegments(skipCasts bool) error {
 		}
 		switch {
 		case s.compares && !m.comparing:
-		case skipCasts && m.halfCopies.castsOnly(s.to):
+		case skipCasts && s.to <= len(m.halfCopies.casts):
 		case s.kernels && m.opts.capture && m.warm && !m.device.Host && !m.opts.watches():
 			err = m.replaySegment(s)
 		default:

@@ -38,7 +38,7 @@ func (op Compressed) Infer(in []spec.Operand) ([]spec.Operand, error) {
 }
 
 func (op Compressed) Bind(k *cpu.Kernel, in, out []spec.Arg) {
-	in, a := bindChecked(k, in, 3, op.Blocks())
+	in, a := bindChecked(k, in, op.Blocks())
 	spec.BindRounded(k, out, func(out []spec.Arg) {
 		spec.ByType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, a, op.mask(a.MaxTokens()), in, out)
 	})
@@ -47,7 +47,7 @@ func (op Compressed) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 func (Compressed) TakesBF16(in, out []spec.Arg) bool { return takesBF16(in, out) }
 
 func (op Compressed) bindGrad(k *cpu.Kernel, takesDelta bool, in, out []spec.Arg) {
-	in, a := bindChecked(k, in, 3, op.Blocks())
+	in, a := bindChecked(k, in, op.Blocks())
 	spec.ByType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, a, op.mask(a.MaxTokens()), takesDelta, in, out)
 }
 

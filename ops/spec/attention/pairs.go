@@ -32,7 +32,7 @@ func bindValuePairs(k *cpu.Kernel, a dims, v spec.Arg) valuePairs {
 		return valuePairs{}
 	}
 	y := valuePairs{a, cpu.Work[float32](k, v.Elements())}
-	bindKeys(k, a, keyTile, func(seq spec.Sequence, g, lo, hi int, _ *cpu.Worker) {
+	bindKeys(k, a, func(seq spec.Sequence, g, lo, hi int, _ *cpu.Worker) {
 		if lo >= a.VisibleKeys(seq) {
 			return
 		}
