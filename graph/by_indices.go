@@ -70,7 +70,6 @@ func sumRuns[T cpu.Float](dx, dy []T, run int, each func(f func(inX, selected in
 	each(func(inX, selected int) { cpu.Add(dx[inX:][:run], dx[inX:][:run], dy[selected:][:run]) })
 }
 
-// rowMajorData returns the elements of a tensor in row-major order.
 func rowMajorData(v G.Value) (any, error) {
 	d, ok := toRowMajor(v).(*tensor.Dense)
 	if !ok || !isPlainRowMajor(d) {

@@ -80,7 +80,6 @@ func weighted(n *G.Node, name string, seed uint64) *G.Node {
 	return G.NodeFromAny(n.Graph(), o.value(n.Dtype(), o.values(seed)), G.WithName(name))
 }
 
-// number is a constant of the type of n.
 func number(n *G.Node, v float64) *G.Node {
 	if n.Dtype() == tensor.Float32 {
 		return G.NewConstant(float32(v))

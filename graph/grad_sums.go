@@ -43,7 +43,6 @@ func (m *Machine) zeroSums() error {
 	return nil
 }
 
-// skips reports whether the current run skips s.
 func (m *Machine) skips(s *step) bool {
 	return s.phase == beginsSum && !m.beginsSums || s.phase == continuesSum && m.beginsSums ||
 		(s.phase == reduces || s.phase == updates) && !m.stepping || s.phase == compares && !m.comparing

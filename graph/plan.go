@@ -129,7 +129,6 @@ func (p *plan) newValue(n *G.Node, name string, k kind, o spec.Operand) *planVal
 	return v
 }
 
-// call describes a step to a backend.
 func (p *plan) call(s *step) Call {
 	call := Call{Op: s.op, Spec: s.spec, In: typesOf(s.in), Out: typesOf(s.out), Policy: p.policy, Group: p.group}
 	for _, v := range s.in {

@@ -18,7 +18,6 @@ func (m *Machine) recording(s *segment) *recording {
 	return &s.recordings[i]
 }
 
-// drop closes all recordings.
 func (s *segment) drop() error {
 	var errs []error
 	for i := range s.recordings {
@@ -27,7 +26,6 @@ func (s *segment) drop() error {
 	return errors.Join(errs...)
 }
 
-// drop closes the recording, if there is one.
 func (r *recording) drop() error {
 	if r.replay == nil {
 		return nil
@@ -151,7 +149,6 @@ func (m *Machine) replaySegment(s *segment) error {
 	return nil
 }
 
-// record captures s into r.
 func (m *Machine) record(s *segment, r *recording) (err error) {
 	if err := r.drop(); err != nil {
 		return err

@@ -33,7 +33,6 @@ func positive(name string, shape ...int) operand {
 	return operand{name: name, shape: shape, lo: 0.5, hi: 2}
 }
 
-// values returns the operand's elements in a run.
 func (o operand) values(seed uint64) []float64 {
 	n := tensor.ProdInts(o.shape)
 	if o.lo < o.hi {
@@ -105,7 +104,6 @@ func (c stock) graphOf(t testing.TB, dt tensor.Dtype) built {
 	return b
 }
 
-// let binds the values of all inputs.
 func (b built) let(t testing.TB, values [][]float64) {
 	t.Helper()
 	for i, n := range b.in {
@@ -131,7 +129,6 @@ func numbers(t testing.TB, v G.Value) []float64 {
 	return testutil.Floats(t, v.Data())
 }
 
-// gradient copies the gradient of an input.
 func gradient(t testing.TB, n *G.Node) []float64 {
 	t.Helper()
 	return numbers(t, testutil.Must(n.Grad())(t))

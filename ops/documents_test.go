@@ -88,7 +88,6 @@ const (
 	summed                  // gradients of weights: the sum over the documents, with another rounding
 )
 
-// cut returns the part of a that belongs to a document.
 func cut(a array, along axis, d document) array {
 	rows, outer := a.Shape[0], 1 // rows of the cut axis follow each other
 	lo, hi, size := d.first, d.end, 0

@@ -90,7 +90,6 @@ type Plan struct {
 	Grads  []int // gradient with respect to each input, -1 if it has none; nil for an op without a gradient
 }
 
-// Plan returns the calls of the case.
 func (c Case) Plan() (*Plan, error) {
 	g, p := G.NewGraph(), &Plan{Inputs: slices.Clone(c.Inputs)}
 	var in, grads G.Nodes

@@ -52,7 +52,6 @@ func (t Ticks) Ticks(low, high float64) (out []plot.Tick) {
 	return out
 }
 
-// short formats a tick.
 func short(v float64) string {
 	for _, unit := range []struct {
 		size float64

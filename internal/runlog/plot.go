@@ -25,7 +25,6 @@ type curve struct {
 	zero    bool // the Y axis begins at 0
 }
 
-// curves returns the plots of a run.
 func curves() []curve {
 	return []curve{
 		{file: "loss.png", label: "loss, nats a token", value: func(s *Step) float64 { return s.Loss }, mean: true,

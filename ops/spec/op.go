@@ -114,7 +114,6 @@ func addConstant(g *gorgonia.ExprGraph, n *gorgonia.Node) (*gorgonia.Node, error
 	return c, nil
 }
 
-// operandOf returns the type and shape of a node.
 func operandOf(n *gorgonia.Node) (Operand, error) {
 	if n == nil {
 		return Operand{}, errors.New("is nil")

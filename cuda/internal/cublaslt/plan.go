@@ -101,7 +101,6 @@ func (p *Plan) set(d *descriptor, h uintptr, a attribute, value uint64) error {
 	return p.call(d.SetAttribute, h, uintptr(a.id), uintptr(unsafe.Pointer(&p.args.value)), uintptr(a.bytes))
 }
 
-// describe makes the descriptors and the preference.
 func (p *Plan) describe() (err error) {
 	call := func(f *sharedlib.Func, args ...uintptr) {
 		if err == nil {

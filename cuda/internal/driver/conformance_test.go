@@ -84,7 +84,6 @@ func captured(t testing.TB, s *driver.Stream, f func()) *driver.Replay {
 	return testutil.Closing(s.EndCapture())(t)
 }
 
-// download reads memory of the device.
 func download(t *testing.T, s *driver.Stream, p driver.DevicePtr, n int) []byte {
 	t.Helper()
 	b := make([]byte, n)

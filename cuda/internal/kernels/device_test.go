@@ -66,7 +66,6 @@ func (g *gpu) close() error {
 	return errors.Join(g.stream.Close(), g.dev.Close())
 }
 
-// call returns a launch ready to be made.
 func (g *gpu) call(t testing.TB, l *kernels.Launch, argument []byte) *driver.Call {
 	t.Helper()
 	f := testutil.Must(g.modules.Function(l.Kernel))(t)
@@ -104,7 +103,6 @@ func (g *gpu) variants() []variant {
 	}
 }
 
-// room returns memory of the device.
 func (g *gpu) room(t testing.TB, bytes int64) kernels.Ptr {
 	t.Helper()
 	m := testutil.Must(g.dev.Alloc(int(max(1, bytes))))(t)

@@ -261,7 +261,6 @@ func (s elemType) tolerance() float64 {
 	return map[kernels.Type]float64{kernels.F32: 1e-5, kernels.BF16: bf16.unit(), kernels.F16: 2 * f16.unit()}[s.Type]
 }
 
-// round returns the nearest value of the type.
 func (s elemType) round(x float64) float64 {
 	switch s.Type {
 	case kernels.BF16:

@@ -46,7 +46,6 @@ func readManifest(t testing.TB) *manifest.Manifest {
 	return testutil.Must(manifest.Parse(testutil.Must(os.ReadFile(manifest.File))(t)))(t)
 }
 
-// compiled returns what the manifest says of all kernels.
 func compiled(t testing.TB) map[string]manifest.Kernel {
 	t.Helper()
 	all := map[string]manifest.Kernel{}

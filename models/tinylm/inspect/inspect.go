@@ -205,7 +205,6 @@ func (in *inspection) texts(tokens []int32) []string {
 	return list
 }
 
-// addLayer adds the statistics of layer l in a window.
 func (in *inspection) addLayer(l int, queries []wordQuery) error {
 	nodes, layer := in.model.Layers()[l], &in.report.Layers[l]
 	if nodes.Gates != nil {

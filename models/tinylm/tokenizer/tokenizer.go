@@ -160,7 +160,6 @@ const (
 // budget is the number of bytes that may still be added to a text, to all its parts in all steps together.
 type budget struct{ length, left int }
 
-// newBudget returns the budget of a text of the given length.
 func newBudget(length int) *budget { return &budget{length, growthFactor*length + freeGrowth} }
 
 // check stops if n more bytes are too many.

@@ -52,7 +52,6 @@ func (s *state) best() *evaluation {
 	return s.Best
 }
 
-// writeModel writes weights and their configuration into a folder.
 func writeModel(folder string, w *tinylm.Weights) error {
 	config, err := referenceConfig(w.Config)
 	if err != nil {

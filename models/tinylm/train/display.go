@@ -199,7 +199,6 @@ func (d *display) text(r *runner, rate float64) fields {
 	return list
 }
 
-// end removes the bar.
 func (d *display) end() {
 	if d.terminal {
 		_, _ = io.WriteString(d.w, eraseBelow)

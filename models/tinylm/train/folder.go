@@ -47,7 +47,6 @@ func runAround(path string) (folder, error) {
 	return folder(path), err
 }
 
-// file returns the path of a file or folder of the run.
 func (f folder) file(name string) string { return filepath.Join(string(f), name) }
 
 func (f folder) checkpoint(step int) string {

@@ -131,7 +131,6 @@ func (o *Options) Model(vocab int) tinylm.Config {
 		}}
 }
 
-// sampling returns how the sample is drawn.
 func (o *Options) sampling() tinylm.Sampling {
 	return tinylm.Sampling{Temperature: o.Temperature, TopK: o.TopK, Seed: o.Seed, MaxTokens: o.Sample}
 }

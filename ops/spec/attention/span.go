@@ -58,7 +58,6 @@ type maskedSpan struct {
 	blocks *selectedBlocks
 }
 
-// sees reports whether query t of group g sees the key.
 func (m maskedSpan) sees(seq spec.Sequence, g, t, key int) bool {
 	return m.span.sees(seq.Start+t, key) && (m.blocks == nil || m.blocks.contains(seq, g, t, key))
 }

@@ -107,7 +107,6 @@ type muonWork struct {
 	norm                      *cpu.Buf // r: [1]
 }
 
-// side returns the smaller of rows and columns.
 func (m *muonMatrix) side() int { return min(m.rows, m.cols) }
 
 func (m *muonMatrix) elements() int { return m.rows * m.cols }
@@ -281,7 +280,6 @@ func (g muonGroup[T]) bindPolynomials() {
 	}
 }
 
-// bindUpdate changes the weights.
 func (g muonGroup[T]) bindUpdate() {
 	g.bindProduct((*muonMatrix).updateProduct)
 	g.bindPhase(g.pieces((*muonMatrix).elements), func(m *muonMatrix, lo, hi int) {

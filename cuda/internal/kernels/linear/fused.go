@@ -89,7 +89,6 @@ func fusedProducts(c *kernels.Call, op linear.Fused) []kernels.Product {
 	return []kernels.Product{p}
 }
 
-// totalRows is the number of rows of all weights.
 func totalRows(ws []kernels.Operand) (total int64) {
 	for _, w := range ws {
 		total += w.Dim(0)
