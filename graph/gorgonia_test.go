@@ -100,8 +100,7 @@ var ofTests = regexp.MustCompile("^(" + strings.Join([]string{
 
 // gorgonias are graphs of Gorgonia's own tests. Every kind of its ops is among them.
 func gorgonias() (rows []stock) {
-	x := func(shape ...int) operand { return normal("", shape...) }
-	p := func(shape ...int) operand { return positive("", shape...) }
+	x, p := normal, positive
 	add := func(c ...stock) { rows = append(rows, c...) }
 	for _, r := range referencedOps() {
 		if ofTests.MatchString(r.name) {

@@ -28,10 +28,8 @@ type operand struct {
 	lo, hi float64
 }
 
-func normal(name string, shape ...int) operand { return operand{name: name, shape: shape} }
-func positive(name string, shape ...int) operand {
-	return operand{name: name, shape: shape, lo: 0.5, hi: 2}
-}
+func normal(shape ...int) operand   { return operand{shape: shape} }
+func positive(shape ...int) operand { return operand{shape: shape, lo: 0.5, hi: 2} }
 
 func (o operand) values(seed uint64) []float64 {
 	n := tensor.ProdInts(o.shape)
@@ -251,14 +249,14 @@ func BenchmarkStock(b *testing.B) {
 			h = G.Must(G.Tanh(G.Must(G.BroadcastAdd(sum, n[4], nil, []byte{0}))))
 		}
 		return h, nil
-	}, normal("", 8, 16), normal("", 8, 32), normal("", 16, 32), normal("", 32, 32), normal("", 1, 32))
+	}, normal(8, 16), normal(8, 32), normal(16, 32), normal(32, 32), normal(1, 32))
 	slices := on("slices", func(n []*G.Node) (*G.Node, error) {
 		var parts G.Nodes
 		for i := range 16 {
 			parts = append(parts, G.Must(G.Tanh(G.Must(G.Slice(n[0], G.S(4*i, 4*i+4))))))
 		}
 		return G.Concat(0, parts...)
-	}, normal("", 64, 32))
+	}, normal(64, 32))
 	for _, c := range []stock{rnn, slices} {
 		for name, newVM := range map[string]func(g *G.ExprGraph) G.VM{
 			"Machine":     func(g *G.ExprGraph) G.VM { return newMachine(b, g) },
