@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
@@ -271,3 +272,6 @@ func TestFailures(t *testing.T) {
 	require.Error(t, p.Run(s, op, good), "a closed library runs")
 	require.Error(t, testutil.Err(l.Prepare(x)), "a closed library prepares")
 }
+
+// TestMain: no test leaves a goroutine behind.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
@@ -305,3 +306,6 @@ func testTensorMap(t *testing.T, d *driver.Device) {
 	require.Zero(t, to[driver.TensorMapBytes])
 	require.ErrorIs(t, d.EncodeTensorMap(to, at+2, [4]int64{72, 2, 10, 1}, [2]int64{2, 112}), driver.InvalidValue)
 }
+
+// TestMain: no test leaves a goroutine behind.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
