@@ -81,7 +81,6 @@ func benchGPUs(r *report) {
 	}
 }
 
-// devices returns the names of n GPUs.
 func devices(n int) (list []string) {
 	for i := range n {
 		list = append(list, fmt.Sprint("cuda:", i))
@@ -255,7 +254,6 @@ func (j ranksJob) measureContext(g graph.Group, b graph.Backend) []rankFigures {
 	return []rankFigures{f}
 }
 
-// most returns the largest x of all ranks.
 func most(g graph.Group, x int) (n int) {
 	for _, theirs := range must(g.AllGather("memory", binary.BigEndian.AppendUint64(nil, uint64(x)))) {
 		n = max(n, int(binary.BigEndian.Uint64(theirs)))

@@ -65,7 +65,6 @@ func ofNoLength(measure func(*report)) func(*report) {
 	return func(r *report) { r.part(0, func() { measure(r) }) }
 }
 
-// suiteNames lists the suites for users.
 func suiteNames() string {
 	var names []string
 	for _, s := range suites {

@@ -41,7 +41,6 @@ func allFigures() []figure {
 	return list
 }
 
-// drawFile draws the figures of a CSV file into a folder.
 func drawFile(path, folder string) {
 	records := readTable(path)
 	for _, f := range allFigures() {

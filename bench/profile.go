@@ -70,7 +70,6 @@ func addProfile(r *report, t *trainer) {
 		against("whole dense step, compiled PyTorch, peer figure", 1.55))
 }
 
-// inBranch reports whether an op is of an attention branch.
 func inBranch(op string) bool {
 	return slices.ContainsFunc([]string{"attention", "sliding window", "select blocks", "compress"},
 		func(name string) bool { return strings.Contains(op, name) })

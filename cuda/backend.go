@@ -96,7 +96,6 @@ func openLibrary(d *driver.Device) (*cublaslt.Library, error) {
 // Number returns the number of the GPU: the N of cuda:N.
 func (b *Backend) Number() int { return b.dev.Properties().Number }
 
-// Device implements graph.Backend.
 func (b *Backend) Device() graph.Device { return b.device }
 
 // Alloc implements graph.Backend. The error is a *NoMemory if too little memory is free.
@@ -116,17 +115,12 @@ func (b *Backend) MemoryUsed() (int64, error) { return b.dev.MemoryUsed() }
 func (b *Backend) Synchronize() error { return b.dev.Synchronize() }
 
 // NewStream implements graph.Backend: it returns a *Stream.
-func (b *Backend) NewStream() (graph.Stream, error) {
-	s, err := b.dev.NewStream()
-	if err != nil {
-		return nil, err
-	}
-	return &Stream{backend: b, queue: s}, nil
-}
+func (b *Backend) NewStream() (graph.Stream, error) { return b.streamOf(b.dev.NewStream()) }
 
 // NewUrgentStream is NewStream with the highest priority: see graph.Backend.
-func (b *Backend) NewUrgentStream() (graph.Stream, error) {
-	s, err := b.dev.NewUrgentStream()
+func (b *Backend) NewUrgentStream() (graph.Stream, error) { return b.streamOf(b.dev.NewUrgentStream()) }
+
+func (b *Backend) streamOf(s *driver.Stream, err error) (graph.Stream, error) {
 	if err != nil {
 		return nil, err
 	}

@@ -28,10 +28,8 @@ type collectiveImplementation struct {
 	op      collective.Collective
 }
 
-// Name implements graph.Implementation.
 func (*collectiveImplementation) Name() string { return "nccl" }
 
-// Guard implements graph.Implementation.
 func (i *collectiveImplementation) Guard(s graph.Call) error {
 	if s.Group == nil {
 		return graph.Refuse(graph.ReasonMissing, "no group: see graph.WithGroup")
@@ -50,7 +48,6 @@ func (i *collectiveImplementation) Guard(s graph.Call) error {
 	return nil
 }
 
-// Bind implements graph.Implementation.
 func (i *collectiveImplementation) Bind(s graph.Call, in, out []spec.Arg) (graph.Kernel, error) {
 	if !reflect.ValueOf(s.Group).Comparable() { // it is a key of collectives
 		return nil, fmt.Errorf("the Group is a %T, which Go cannot compare: use a pointer", s.Group)
@@ -122,7 +119,6 @@ type collectivePart struct {
 	root, xAt, yAt int // of a chunk: its rank, and the elements before it
 }
 
-// WorkBytes implements graph.Kernel.
 func (k *collectiveKernel) WorkBytes() int { return 0 }
 
 // Prepare implements graph.Kernel. The first one connects the ranks.
@@ -133,7 +129,6 @@ func (k *collectiveKernel) Prepare(graph.Stream, *cpu.Buf) (err error) {
 	return err
 }
 
-// Launch implements graph.Kernel.
 func (k *collectiveKernel) Launch(s graph.Stream, _ *cpu.Buf) error {
 	stream, ok := s.(*Stream)
 	if !ok || stream.backend != k.backend {
@@ -170,7 +165,6 @@ func (k *collectiveKernel) callAll() error {
 	return nil
 }
 
-// call calls NCCL for a part.
 func (k *collectiveKernel) call(p *collectivePart) error {
 	x, y, s := uintptr(driver.Address(p.x)), uintptr(driver.Address(p.y)), uintptr(k.stream)
 	x, y = x+uintptr(p.xAt*p.size), y+uintptr(p.yAt*p.size)

@@ -129,7 +129,6 @@ func netOfRanks() (*G.ExprGraph, error) {
 	return g, err
 }
 
-// allReduce returns a kernel of b for a group.
 func allReduce(t *testing.T, b *cuda.Backend, g graph.Group) graph.Kernel {
 	t.Helper()
 	x := spec.Arg{Operand: spec.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{4}}, Buf: new(cpu.Buf)}

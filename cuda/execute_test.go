@@ -45,14 +45,12 @@ func (x *fixture) alloc(b *cpu.Buf, bytes int) {
 	require.NoError(x.t, x.stream.Driver().Fill8(driver.Address(b), 0xFF, bytes))
 }
 
-// upload returns v on the device.
 func (x *fixture) upload(v G.Value) spec.Arg {
 	a := x.place(spec.Operand{Dtype: v.Dtype(), Shape: v.Shape()})
 	require.NoError(x.t, x.stream.Upload(a, v))
 	return a
 }
 
-// download returns an operand on the host.
 func (x *fixture) download(a spec.Arg) G.Value {
 	v := spec.NewValue(a.Operand)
 	require.NoError(x.t, x.stream.Download(v, a))

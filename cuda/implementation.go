@@ -74,7 +74,6 @@ type implementation struct {
 	op      any
 }
 
-// Name implements graph.Implementation.
 func (i *implementation) Name() string { return i.name }
 
 // library returns what computes the products, nil for our own kernels.

@@ -51,7 +51,6 @@ func bind(b *Backend, op string, plan *kernels.Plan, in, out []spec.Arg) (graph.
 	return k, nil
 }
 
-// WorkBytes implements graph.Kernel.
 func (k *kernel) WorkBytes() int { return int(k.plan.WorkBytes()) }
 
 // KeepsWork implements graph.KeepsWork: the arrays are uploaded once.

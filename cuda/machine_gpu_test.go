@@ -26,7 +26,6 @@ func numbers(t testing.TB, v G.Value) []float64 {
 	return testutil.Floats(t, testutil.Must(graph.HostValue(v))(t).Data())
 }
 
-// run runs m and returns the values of nodes.
 func run(t testing.TB, m *graph.Machine, nodes G.Nodes) [][]float64 {
 	t.Helper()
 	require.NoError(t, m.RunAll())

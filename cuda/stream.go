@@ -45,7 +45,6 @@ func (s *Stream) Upload(dst spec.Arg, src gorgonia.Value) error {
 	return s.queue.Upload(driver.Address(dst.Buf), cpu.Slice[byte](&s.cell))
 }
 
-// Download implements graph.Stream.
 func (s *Stream) Download(dst gorgonia.Value, src spec.Arg) error {
 	if err := spec.PointAtValue(&s.cell, dst, src.Operand); err != nil {
 		return err
@@ -62,7 +61,6 @@ func (s *Stream) View(a spec.Arg) gorgonia.Value {
 	return &Value{stream: s, block: s.backend.dev.MemoryAt(driver.Address(a.Buf)), operand: a.Operand, cell: *a.Buf}
 }
 
-// After implements graph.Stream.
 func (s *Stream) After(other graph.Stream) error {
 	o, ok := other.(*Stream)
 	if !ok || o.backend != s.backend {
@@ -71,10 +69,8 @@ func (s *Stream) After(other graph.Stream) error {
 	return s.queue.After(o.queue)
 }
 
-// BeginCapture implements graph.Stream.
 func (s *Stream) BeginCapture() error { return s.queue.BeginCapture() }
 
-// EndCapture implements graph.Stream.
 func (s *Stream) EndCapture() (graph.Replay, error) {
 	r, err := s.queue.EndCapture()
 	if err != nil {
@@ -83,7 +79,6 @@ func (s *Stream) EndCapture() (graph.Replay, error) {
 	return replay{r}, nil
 }
 
-// Synchronize implements graph.Stream.
 func (s *Stream) Synchronize() error { return s.queue.Synchronize() }
 
 // Close waits for the enqueued work and frees the stream.
@@ -92,7 +87,6 @@ func (s *Stream) Close() error { return s.queue.Close() }
 // replay is a captured sequence of launches.
 type replay struct{ *driver.Replay }
 
-// Launch implements graph.Replay.
 func (r replay) Launch(s graph.Stream) error {
 	stream, ok := s.(*Stream)
 	if !ok {
@@ -109,7 +103,6 @@ type readback struct {
 	cell    cpu.Buf // of value
 }
 
-// NewReadback implements graph.Stream.
 func (s *Stream) NewReadback(o spec.Operand) (graph.Readback, error) {
 	if spec.IsHalf(o.Dtype) {
 		return nil, fmt.Errorf("cuda: readback of %v: the host has no half precision", o)
@@ -125,7 +118,6 @@ func (s *Stream) NewReadback(o spec.Operand) (graph.Readback, error) {
 	return r, nil
 }
 
-// Fetch implements graph.Readback.
 func (r *readback) Fetch(src spec.Arg) error {
 	if src.Dtype != r.operand.Dtype || !src.Shape.Eq(r.operand.Shape) {
 		return fmt.Errorf("cuda: readback: got %v, want %v", src.Operand, r.operand)
@@ -133,7 +125,6 @@ func (r *readback) Fetch(src spec.Arg) error {
 	return r.Readback.Fetch(driver.Address(src.Buf))
 }
 
-// Value implements graph.Readback.
 func (r *readback) Value() (gorgonia.Value, error) {
 	b, err := r.Wait()
 	if err != nil {
@@ -146,7 +137,6 @@ func (r *readback) Value() (gorgonia.Value, error) {
 // event implements graph.Event.
 type event struct{ *driver.Event }
 
-// NewEvent implements graph.Stream.
 func (s *Stream) NewEvent() (graph.Event, error) {
 	e, err := s.queue.NewEvent()
 	if err != nil {
@@ -155,7 +145,6 @@ func (s *Stream) NewEvent() (graph.Event, error) {
 	return event{e}, nil
 }
 
-// Since implements graph.Event.
 func (e event) Since(start graph.Event) (time.Duration, error) {
 	from, ok := start.(event)
 	if !ok {

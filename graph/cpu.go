@@ -31,7 +31,6 @@ func NewCPU(workers int) Backend {
 	return &cpuBackend{workers}
 }
 
-// Device implements Backend.
 func (b *cpuBackend) Device() Device {
 	total, _ := memory.Total()
 	return Device{
@@ -79,7 +78,6 @@ func (b *cpuBackend) Adopt(dst *cpu.Buf, v G.Value, want spec.Operand) (bool, er
 // Synchronize implements Backend. Calls of a CPU stream return after their work has ended.
 func (b *cpuBackend) Synchronize() error { return nil }
 
-// Close implements Backend.
 func (b *cpuBackend) Close() error { return nil }
 
 type cpuMemory struct{ bytes []byte }

@@ -20,10 +20,8 @@ type cpuCollective struct {
 
 func (cpuCollective) Name() string { return "cpu" }
 
-// Guard implements Implementation.
 func (c cpuCollective) Guard(s Call) error { return cpuImplementation{}.Guard(s) }
 
-// Bind implements Implementation.
 func (c cpuCollective) Bind(_ Call, in, out []spec.Arg) (Kernel, error) {
 	c.in, c.out = in, out
 	return &c, nil
@@ -32,7 +30,6 @@ func (c cpuCollective) Bind(_ Call, in, out []spec.Arg) (Kernel, error) {
 func (c *cpuCollective) WorkBytes() int                 { return 0 }
 func (c *cpuCollective) Prepare(Stream, *cpu.Buf) error { return nil }
 
-// Launch implements Kernel.
 func (c *cpuCollective) Launch(Stream, *cpu.Buf) error {
 	var data []byte
 	offsets := make([]int, len(c.in))

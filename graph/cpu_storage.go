@@ -67,7 +67,6 @@ func storageRule(s spec.Spec) string {
 	return "f*>f*" // Embedding, CrossEntropy and ops of Gorgonia
 }
 
-// Storage implements Backend.
 func (b *cpuBackend) Storage(s Call, half tensor.Dtype) (in, out []tensor.Dtype) {
 	inRule, outRule, _ := strings.Cut(storageRule(s.Spec), ">")
 	wide := false // an m input is float32

@@ -31,7 +31,6 @@ func (p *plan) dispatch() error {
 	return nil
 }
 
-// implement chooses an implementation for s and adds s to the plan.
 func (p *plan) implement(s *step) error {
 	call := p.call(s)
 	_, collects := s.spec.(collective.Collective)

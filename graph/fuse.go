@@ -115,7 +115,6 @@ func (f *fuser) readOnlyBy(v *planValue, steps ...*step) bool {
 	return !v.keep && !slices.ContainsFunc(f.readers[v], func(r *step) bool { return !slices.Contains(steps, r) })
 }
 
-// sameType reports whether all values have one type.
 func sameType(list ...*planValue) bool {
 	return !slices.ContainsFunc(list, func(v *planValue) bool { return v.arg.Dtype != list[0].arg.Dtype })
 }

@@ -180,7 +180,6 @@ func (f *fuser) sumOf(v *planValue) *step {
 	return r[0]
 }
 
-// reread makes s read other values.
 func (f *fuser) reread(s *step, in []*planValue) {
 	at := f.index[s]
 	f.remove(s)

@@ -43,7 +43,6 @@ func newBlock(t testing.TB) *network {
 	return n.grad(t)
 }
 
-// unfused returns the policy that switches rules off.
 func unfused(rules ...string) graph.Option { return graph.WithPolicy(graph.Policy{Unfused: rules}) }
 
 // only returns the policy that switches all rules off but one.

@@ -80,7 +80,6 @@ func weighted(n *G.Node, name string, seed uint64) *G.Node {
 	return G.NodeFromAny(n.Graph(), o.value(n.Dtype(), o.values(seed)), G.WithName(name))
 }
 
-// number is a constant of the type of n.
 func number(n *G.Node, v float64) *G.Node {
 	if n.Dtype() == tensor.Float32 {
 		return G.NewConstant(float32(v))
@@ -101,8 +100,7 @@ var ofTests = regexp.MustCompile("^(" + strings.Join([]string{
 
 // gorgonias are graphs of Gorgonia's own tests. Every kind of its ops is among them.
 func gorgonias() (rows []stock) {
-	x := func(shape ...int) operand { return normal("", shape...) }
-	p := func(shape ...int) operand { return positive("", shape...) }
+	x, p := normal, positive
 	add := func(c ...stock) { rows = append(rows, c...) }
 	for _, r := range referencedOps() {
 		if ofTests.MatchString(r.name) {
@@ -132,10 +130,8 @@ func gorgonias() (rows []stock) {
 	// TestAuto
 	for _, s := range [][2][]int{{{12, 1}, {12, 3}}, {{1, 12}, {3, 12}}, {{2, 3, 5}, {2, 3, 1}},
 		{{2, 1, 5}, {2, 3, 5}}, {{2, 1, 1}, {2, 5, 3}}} {
-		add(on(fmt.Sprintf("Auto %v", s), two(func(a, b *G.Node) (*G.Node,
-			error) {
-			return G.Auto(G.BroadcastHadamardProd, a, b)
-		}), x(s[0]...), x(s[1]...)))
+		auto := func(a, b *G.Node) (*G.Node, error) { return G.Auto(G.BroadcastHadamardProd, a, b) }
+		add(on(fmt.Sprintf("Auto %v", s), two(auto), x(s[0]...), x(s[1]...)))
 	}
 	for _, by := range [][]tensor.Slice{{G.S(0)}, {G.S(0, 2)}, {nil, G.S(0)}, {G.S(0), nil, G.S(0)},
 		{G.S(1, 2), G.S(0, 2)}} {
@@ -161,10 +157,8 @@ func gorgonias() (rows []stock) {
 		}), x(2, 3, 2)))
 	}
 	add(
-		without("another value", onlyValues(noGradient, on("At", one(func(x *G.Node) (*G.Node,
-			error) {
-			return G.At(x, 1, 2)
-		}), x(2, 3)))),
+		without("another value", onlyValues(noGradient, on("At",
+			one(func(x *G.Node) (*G.Node, error) { return G.At(x, 1, 2) }), x(2, 3)))),
 		on("SliceBNConcat", func(n []*G.Node) (*G.Node, error) {
 			var parts G.Nodes
 			for i, w := range n[1:3] {

@@ -112,11 +112,11 @@ func TestCostIsKept(t *testing.T) {
 // TestGradientsShareNoMemory trains with Gorgonia's solvers, which zero a gradient after their step: in each of two
 // steps every weight moves by its own gradient.
 func TestGradientsShareNoMemory(t *testing.T) {
-	scalar, matrix := normal(""), normal("", 2, 2)
+	scalar, matrix := normal(), normal(2, 2)
 	for _, c := range []stock{
 		on("aliases by reshape", two(func(x, a *G.Node) (*G.Node, error) {
 			return G.Add(x, G.Must(G.Reshape(a, tensor.Shape{2, 2})))
-		}), matrix, normal("", 1, 4)),
+		}), matrix, normal(1, 4)),
 		on("one node", two(func(x, y *G.Node) (*G.Node, error) { return G.Sum(G.Must(G.Add(x, y))) }), matrix, matrix),
 		on("constant one", two(func(w, x *G.Node) (*G.Node, error) { return G.Add(G.Must(G.Sum(x)), w) }), scalar, matrix),
 		on("of the cost itself", one(func(w *G.Node) (*G.Node, error) { return w, nil }), scalar),
@@ -155,7 +155,7 @@ func TestGradNeverPanics(t *testing.T) {
 		c := on("", two(func(x, y *G.Node) (*G.Node, error) {
 			a := G.Must(f(x, y, l, r))
 			return G.Add(a, G.Must(h(a, x, l, r)))
-		}), positive("", 1, 1, 1), positive("", 1, 1, 1))
+		}), positive(1, 1, 1), positive(1, 1, 1))
 		b := c.graph(t)
 		if testutil.Err(graph.Grad(b.cost, b.in...)) != nil {
 			continue

@@ -63,18 +63,12 @@ func Agree(g Group, facts map[string]string) error {
 			first = theirs
 			continue
 		}
-		for _, name := range slices.Sorted(maps.Keys(union(first, theirs))) {
+		names := slices.AppendSeq(slices.Collect(maps.Keys(first)), maps.Keys(theirs))
+		for _, name := range slices.Sorted(slices.Values(names)) {
 			if first[name] != theirs[name] {
 				return fmt.Errorf("rank %d has %s %q, rank 0 has %q", rank, name, theirs[name], first[name])
 			}
 		}
 	}
 	return nil
-}
-
-func union(a, b map[string]string) map[string]string {
-	u := map[string]string{}
-	maps.Copy(u, a)
-	maps.Copy(u, b)
-	return u
 }

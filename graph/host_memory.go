@@ -94,7 +94,6 @@ func overlap(a, b G.Value) bool {
 	return a.Uintptr() < b.Uintptr()+b.MemSize() && b.Uintptr() < a.Uintptr()+a.MemSize()
 }
 
-// hostBytes returns the host memory that b points at.
 func hostBytes(b *cpu.Buf) []byte { return unsafe.Slice((*byte)(b.Pointer()), b.Bytes()) }
 
 // viewOf returns a function that returns the memory of an Arg as a scalar and as a slice, nil for a type of which a

@@ -48,7 +48,6 @@ func hostCallOf(n *G.Node, in []*planValue) (c hostCall) {
 	return c
 }
 
-// do runs an op of Gorgonia.
 func (h *hostMemory) do(st *step, args []G.Value) (G.Value, error) {
 	op := st.node.Op()
 	switch {

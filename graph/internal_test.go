@@ -102,7 +102,6 @@ func TestArenaRegionsDoNotOverlap(t *testing.T) {
 	require.Less(t, float64(total), 1.05*float64(bound))
 }
 
-// Variables returns the names of the environment variables.
 func Variables() (names []string) {
 	for _, v := range variables() {
 		names = append(names, v.name)

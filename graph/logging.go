@@ -37,7 +37,6 @@ func (m *Machine) logPlan() {
 		p.Workspace)
 }
 
-// logStep logs a step that has run.
 func (m *Machine) logStep(s *step) {
 	if l := m.opts.logger; l != nil && l.Enabled(context.Background(), slog.LevelDebug) {
 		l.Debug("step", "run", m.run, "node", s.node.ID(), "op", s.opName(), "implementation", s.implementation,

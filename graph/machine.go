@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -170,3 +171,23 @@ func (m *Machine) count(i int) {
 			"k", s.in[1].arg.Operand.String(), "implementation", s.implementation, "refused", joinRefusals(s.refused))
 	}
 }
+
+var (
+	errMachineClosed = errors.New("graph: machine: closed")
+	errInUse         = errors.New("in use: only one goroutine at a time may use it")
+)
+
+// exclusive lets one call in at a time. It makes an error of misuse by several goroutines, and of an op or a logger
+// that calls back.
+type exclusive struct{ busy atomic.Bool }
+
+func (e *exclusive) begin() error {
+	if !e.busy.CompareAndSwap(false, true) {
+		return errInUse
+	}
+	return nil
+}
+
+func (e *exclusive) end() { e.busy.Store(false) }
+
+var errClosed = errors.New("closed")

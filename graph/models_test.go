@@ -19,7 +19,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// modelConfig is a small model.
 func modelConfig() tinylm.Config {
 	return tinylm.Config{Vocab: 32, Context: 32, Layers: 3, NSAConfig: nn.NSAConfig{
 		Dim: 16, Heads: 2, KVHeads: 1, KeyDim: 8, ValueDim: 8, GateHidden: 4,

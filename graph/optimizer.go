@@ -83,7 +83,6 @@ type update struct {
 	squares *planValue // of the weights, to compare them with other ranks; nil without WithGroup
 }
 
-// addUpdate adds the steps of WithOptimizer.
 func (p *plan) addUpdate(o options) error {
 	if !o.hasOptimizer {
 		return nil
@@ -276,7 +275,6 @@ func (u *update) overlapping() error {
 	return nil
 }
 
-// writesAllCopies reports whether a step writes all half-precision copies.
 func (u *update) writesAllCopies(h *halfCopies) bool {
 	missing := func(s *step) bool {
 		return !slices.ContainsFunc(u.weights, func(w trainedWeight) bool { return w.value.node == s.node })

@@ -101,7 +101,6 @@ func computeOf[T cpu.Float](op G.Op, in []spec.Operand) func(y []T, x [][]T) {
 	return nil
 }
 
-// doOwn computes the op of st by its ownOp.
 func (h *hostMemory) doOwn(st *step, args []G.Value) (G.Value, error) {
 	var y cpu.Buf
 	if st.node.IsScalar() {

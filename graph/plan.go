@@ -129,7 +129,6 @@ func (p *plan) newValue(n *G.Node, name string, k kind, o spec.Operand) *planVal
 	return v
 }
 
-// call describes a step to a backend.
 func (p *plan) call(s *step) Call {
 	call := Call{Op: s.op, Spec: s.spec, In: typesOf(s.in), Out: typesOf(s.out), Policy: p.policy, Group: p.group}
 	for _, v := range s.in {
@@ -198,12 +197,6 @@ const (
 	updates            // in a Step, behind all other steps: it changes weights
 	compares           // in some Steps, behind the updates: it sums weights, to compare them with other ranks
 )
-
-// newHalfCopies returns the copies that setTypes has found. casts are the casts of weights.
-func newHalfCopies(byInput map[*G.Node]*planValue, casts []*step) halfCopies {
-	trained := slices.ContainsFunc(casts, func(s *step) bool { return s.node.Deriv() != nil })
-	return halfCopies{byInput: byInput, casts: casts, allConstant: len(casts) > 0 && !trained}
-}
 
 // byIndices computes gorgonia.ByIndices and its gradient. Package tensor v0.9.24 computes wrong results along an axis
 // in the middle, for inputs of one element, and for some gradients along the last axis. An index outside the axis

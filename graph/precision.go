@@ -43,13 +43,14 @@ func (p *plan) setTypes() error {
 			return err
 		}
 	}
-	copies := map[*G.Node]*planValue{}
+	trained := slices.ContainsFunc(t.weightCasts, func(s *step) bool { return s.node.Deriv() != nil })
+	p.halfCopies = halfCopies{byInput: map[*G.Node]*planValue{}, casts: t.weightCasts,
+		allConstant: len(t.weightCasts) > 0 && !trained}
 	for c, v := range t.casts {
 		if c.from.kind == fromInput && c.to == p.half {
-			copies[c.from.node] = v
+			p.halfCopies.byInput[c.from.node] = v
 		}
 	}
-	p.halfCopies = newHalfCopies(copies, t.weightCasts)
 	p.prologue = len(t.weightCasts) + len(t.inputCasts)
 	p.steps = slices.Concat(t.weightCasts, t.inputCasts, t.body)
 	return nil
@@ -147,5 +148,20 @@ func (p *plan) show(v, c *planValue) {
 		if p.reads[i].from == v {
 			p.reads[i].from = c
 		}
+	}
+}
+
+func (h *halfCopies) bytes() (n int) {
+	for _, v := range h.byInput {
+		n += v.arg.Operand.Bytes()
+	}
+	return n
+}
+
+// Refresh makes the next run cast all weights to half precision again. Call it after changing weights on the device by
+// other means than Step.
+func (m *Machine) Refresh() {
+	if m != nil {
+		m.halfUpToDate.Store(false)
 	}
 }

@@ -100,7 +100,6 @@ func (r *random) as24(shape tensor.Shape) *G.Node {
 	return r.input(shape...)
 }
 
-// apply adds an op and returns its result.
 func (r *random) apply() (*G.Node, error) {
 	axis := func(n *G.Node) int { return r.IntN(n.Dims()) }
 	switch r.IntN(24) {

@@ -8,7 +8,6 @@ import (
 	"gorgonia.org/tensor"
 )
 
-// markBoundaries marks the values of the boundaries of WithRecompute.
 func (p *plan) markBoundaries(o options) error {
 	if !o.recompute {
 		return nil
@@ -45,7 +44,6 @@ func (p *plan) markBoundaries(o options) error {
 	return nil
 }
 
-// derivatives returns the derivatives of nodes of the graph.
 func (p *plan) derivatives() (list []*planValue) {
 	for _, n := range p.order.nodes {
 		if n.Type() == nil { // a statement
@@ -58,7 +56,6 @@ func (p *plan) derivatives() (list []*planValue) {
 	return list
 }
 
-// writers maps each value to the step that computes it.
 func (p *plan) writers() map[*planValue]*step {
 	w := map[*planValue]*step{}
 	for _, s := range p.steps {
@@ -69,7 +66,6 @@ func (p *plan) writers() map[*planValue]*step {
 	return w
 }
 
-// stepsBefore returns the steps that the values depend on.
 func (p *plan) stepsBefore(values []*planValue) map[*step]bool {
 	writers, before := p.writers(), map[*step]bool{}
 	for todo := slices.Clone(values); len(todo) > 0; {
@@ -161,7 +157,6 @@ func (r *recomputer) repeat(s *step) {
 	r.steps = append(r.steps, again)
 }
 
-// isFloat reports whether the elements of v are floats.
 func isFloat(v *planValue) bool {
 	return graphType(v.arg.Dtype) == tensor.Float32 || v.arg.Dtype == tensor.Float64
 }

@@ -18,7 +18,6 @@ func (m *Machine) recording(s *segment) *recording {
 	return &s.recordings[i]
 }
 
-// drop closes all recordings.
 func (s *segment) drop() error {
 	var errs []error
 	for i := range s.recordings {
@@ -27,7 +26,6 @@ func (s *segment) drop() error {
 	return errors.Join(errs...)
 }
 
-// drop closes the recording, if there is one.
 func (r *recording) drop() error {
 	if r.replay == nil {
 		return nil
@@ -53,7 +51,6 @@ func (m *Machine) addToSegments(i int) {
 	m.segments = append(m.segments, next)
 }
 
-// runSegment runs the steps of s.
 func (m *Machine) runSegment(s *segment) error {
 	for i := s.from; i < s.to; i++ {
 		ran := !m.skips(m.steps[i])
@@ -70,7 +67,6 @@ func (m *Machine) runSegment(s *segment) error {
 	return m.join()
 }
 
-// runStep runs step i.
 func (m *Machine) runStep(i int) (err error) {
 	m.running = m.steps[i]
 	if k := m.running.kernel; k == nil {
@@ -153,7 +149,6 @@ func (m *Machine) replaySegment(s *segment) error {
 	return nil
 }
 
-// record captures s into r.
 func (m *Machine) record(s *segment, r *recording) (err error) {
 	if err := r.drop(); err != nil {
 		return err

@@ -205,7 +205,6 @@ func (s PlanStep) notes() string {
 	return strings.Join(list, "; ")
 }
 
-// ids lists the nodes' ids.
 func ids(nodes G.Nodes) string {
 	var list []string
 	for _, n := range nodes {

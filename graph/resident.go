@@ -132,7 +132,6 @@ func MoveInputs(b Backend, nodes ...*G.Node) (*Resident, error) {
 	return r, nil
 }
 
-// let binds values to the nodes.
 func (r *Resident) let(values []G.Value) error {
 	for i, n := range r.nodes {
 		if n.Value() == values[i] {

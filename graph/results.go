@@ -78,7 +78,6 @@ func (m *Machine) setInPlace(v *planValue) error {
 	return m.let(v, m.stream.View(v.arg))
 }
 
-// let gives the node of v a value.
 func (m *Machine) let(v *planValue, shown G.Value) error {
 	if err := G.UnsafeLet(v.node, shown); err != nil {
 		return err

@@ -131,7 +131,6 @@ type network struct {
 	cost  *G.Node
 }
 
-// input adds an input.
 func (n *network) input(name string, shape ...int) *G.Node {
 	x := G.NewTensor(n.graph, tensor.Float64, len(shape), G.WithShape(shape...), G.WithName(name))
 	n.in = append(n.in, x)
@@ -202,7 +201,6 @@ func newMachine(t testing.TB, g *G.ExprGraph, opts ...graph.Option) *graph.Machi
 	return testutil.Closing(graph.NewMachine(g, opts...))(t)
 }
 
-// run returns a machine that has run once.
 func run(t testing.TB, g *G.ExprGraph, opts ...graph.Option) *graph.Machine {
 	t.Helper()
 	m := newMachine(t, g, opts...)

@@ -28,7 +28,6 @@ func (m *Machine) Step() error {
 
 var errNoOptimizer = errors.New("graph: machine: step: made without WithOptimizer")
 
-// beginUpdate prepares the update of a run.
 func (m *Machine) beginUpdate() error {
 	h, err := m.opts.optimizer.Begin()
 	if err != nil {

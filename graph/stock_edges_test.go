@@ -266,7 +266,6 @@ func TestStockFunctionsOfTwoAtEdges(t *testing.T) {
 	}
 }
 
-// total returns the sum of all elements.
 func total(y *G.Node) *G.Node {
 	if y.IsScalar() {
 		return y

@@ -23,8 +23,7 @@ var ofPositive = []string{"Log", "Log2", "Sqrt", "InverseSqrt", "Inverse", "Log1
 
 // referencedOps are stock ops with references, in many shapes.
 func referencedOps() (rows []referenced) {
-	x := func(shape ...int) operand { return normal("", shape...) }
-	p := func(shape ...int) operand { return positive("", shape...) }
+	x, p := normal, positive
 	add := func(name string, f build, want reference, in ...operand) *referenced {
 		rows = append(rows, referenced{on(name, f, slices.Clone(in)...), want})
 		return &rows[len(rows)-1]

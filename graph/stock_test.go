@@ -28,12 +28,9 @@ type operand struct {
 	lo, hi float64
 }
 
-func normal(name string, shape ...int) operand { return operand{name: name, shape: shape} }
-func positive(name string, shape ...int) operand {
-	return operand{name: name, shape: shape, lo: 0.5, hi: 2}
-}
+func normal(shape ...int) operand   { return operand{shape: shape} }
+func positive(shape ...int) operand { return operand{shape: shape, lo: 0.5, hi: 2} }
 
-// values returns the operand's elements in a run.
 func (o operand) values(seed uint64) []float64 {
 	n := tensor.ProdInts(o.shape)
 	if o.lo < o.hi {
@@ -105,7 +102,6 @@ func (c stock) graphOf(t testing.TB, dt tensor.Dtype) built {
 	return b
 }
 
-// let binds the values of all inputs.
 func (b built) let(t testing.TB, values [][]float64) {
 	t.Helper()
 	for i, n := range b.in {
@@ -131,7 +127,6 @@ func numbers(t testing.TB, v G.Value) []float64 {
 	return testutil.Floats(t, v.Data())
 }
 
-// gradient copies the gradient of an input.
 func gradient(t testing.TB, n *G.Node) []float64 {
 	t.Helper()
 	return numbers(t, testutil.Must(n.Grad())(t))
@@ -254,14 +249,14 @@ func BenchmarkStock(b *testing.B) {
 			h = G.Must(G.Tanh(G.Must(G.BroadcastAdd(sum, n[4], nil, []byte{0}))))
 		}
 		return h, nil
-	}, normal("", 8, 16), normal("", 8, 32), normal("", 16, 32), normal("", 32, 32), normal("", 1, 32))
+	}, normal(8, 16), normal(8, 32), normal(16, 32), normal(32, 32), normal(1, 32))
 	slices := on("slices", func(n []*G.Node) (*G.Node, error) {
 		var parts G.Nodes
 		for i := range 16 {
 			parts = append(parts, G.Must(G.Tanh(G.Must(G.Slice(n[0], G.S(4*i, 4*i+4))))))
 		}
 		return G.Concat(0, parts...)
-	}, normal("", 64, 32))
+	}, normal(64, 32))
 	for _, c := range []stock{rnn, slices} {
 		for name, newVM := range map[string]func(g *G.ExprGraph) G.VM{
 			"Machine":     func(g *G.ExprGraph) G.VM { return newMachine(b, g) },

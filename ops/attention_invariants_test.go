@@ -110,7 +110,6 @@ func TestAttentionBatchEqualsMembers(t *testing.T) {
 	}
 }
 
-// member returns one member of a batch.
 func member(a array, i int) array {
 	n := (len(a.Floats) + len(a.Ints)) / a.Shape[0]
 	a.Shape = append([]int{1}, a.Shape[1:]...)

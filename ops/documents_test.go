@@ -72,7 +72,6 @@ func (x packing) boundaries() array {
 	return array{Name: "cu_seqlens", Shape: []int{len(x.cu)}, Ints: x.cu}
 }
 
-// table returns the table of the documents.
 func (x packing) table(t testing.TB) array {
 	return runSpec(t, spec.DocumentTable{Batch: x.B, Seq: x.S, BlockLen: x.BlockLen, Stride: x.Stride},
 		tensor.Float32, x.boundaries())[0]
@@ -89,7 +88,6 @@ const (
 	summed                  // gradients of weights: the sum over the documents, with another rounding
 )
 
-// cut returns the part of a that belongs to a document.
 func cut(a array, along axis, d document) array {
 	rows, outer := a.Shape[0], 1 // rows of the cut axis follow each other
 	lo, hi, size := d.first, d.end, 0

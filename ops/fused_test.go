@@ -197,7 +197,6 @@ func renamed(list ...array) []array {
 	return list
 }
 
-// TestFusedRMSNormGrad tests norm.RMSNormGradAdd.
 func TestFusedRMSNormGrad(t *testing.T) {
 	for _, shape := range [][]int{{1, 1}, {2, 3, 7}, {65, 2}, {3, 2, 2, 5}, {200, 301}, {2, 17000}} {
 		x, dy, residual := normal("x", 1, shape...), normal("dy", 2, shape...), normal("residual", 3, shape...)

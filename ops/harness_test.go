@@ -240,7 +240,6 @@ func runSpecWith(t testing.TB, workers int, spec spec.Spec, dt tensor.Dtype, inp
 	return x.read()
 }
 
-// read checks and returns the outputs.
 func (b *bound) read() (out []array) {
 	for _, result := range b.results {
 		out = append(out, result())

@@ -1,11 +1,15 @@
 package ops
 
 import (
+	"fmt"
+
 	"gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
 	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
 	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
+	"github.com/gorgonia-nsa/nsa/ops/spec/vocab"
 )
 
 // SiLU returns x*sigmoid(x), elementwise, of any shape (arXiv 1702.03118).
@@ -43,3 +47,71 @@ func RoPE(x *gorgonia.Node, base float64, start int, opts ...Option) (*gorgonia.
 // Softmax returns exp(x)/sum(exp(x)) over the last axis of x. x has rank 1 or more. A row that holds only -Inf gives
 // zeros.
 func Softmax(x *gorgonia.Node) (*gorgonia.Node, error) { return spec.Apply(norm.Softmax{}, x) }
+
+// Linear returns x·Wᵀ + bias. w is [out,in], as PyTorch stores it. The trailing axes of x with the product in are
+// contracted, so the output [B,S,Hq,Dv] of an attention op can be the input of a projection:
+//
+//	x [...,in] or [...,a,b] with a*b = in (up to four such axes)  ->  [...,out], or [...,h,out/h] with WithHeads(h)
+//
+// At least two leading axes ([B,S]) are kept, or one if only that gives the product in. If axes of size 1 allow several
+// choices, as many axes as possible are contracted. x, w and the bias have gradients.
+func Linear(x, w *gorgonia.Node, opts ...LinearOption) (*gorgonia.Node, error) {
+	l := linearCall{inputs: gorgonia.Nodes{x, w}}
+	for i, opt := range opts {
+		if opt == nil {
+			return nil, spec.ErrorIn(l.op, fmt.Errorf("option %d is nil", i))
+		}
+		if err := opt(&l); err != nil {
+			return nil, spec.ErrorIn(l.op, err)
+		}
+	}
+	return spec.Apply(l.op, l.inputs...)
+}
+
+// LinearOption is an option of Linear.
+type LinearOption func(*linearCall) error
+
+// linearCall holds what the options of Linear set.
+type linearCall struct {
+	op     linear.Linear
+	inputs gorgonia.Nodes
+}
+
+// WithBias adds bias [out] to every row of the product.
+func WithBias(bias *gorgonia.Node) LinearOption {
+	return func(l *linearCall) error {
+		l.inputs = append(l.inputs[:2], bias)
+		return nil
+	}
+}
+
+// WithHeads splits the last axis of the output into [h, out/h]. h must divide out.
+func WithHeads(h int) LinearOption {
+	return func(l *linearCall) error {
+		l.op.Heads = h
+		return spec.WantPositive("heads", h)
+	}
+}
+
+// CrossEntropy returns, as a scalar, the mean in nats of -log softmax(logits)[target] over the targets that are not -1;
+// 0 if all are -1. logits are [B,S,V] or [N,V], targets [B,S] or [N] of int32 or int. int is converted on the host
+// first, as in Embedding. A target outside [-1,V) is an error of the run that names the target, its position and V.
+// logits have a gradient.
+func CrossEntropy(logits, targets *gorgonia.Node) (*gorgonia.Node, error) {
+	targets, err := spec.Int32Input(vocab.CrossEntropy{}, "targets", targets)
+	if err != nil {
+		return nil, err
+	}
+	return spec.Apply(vocab.CrossEntropy{}, logits, targets)
+}
+
+// Embedding returns the rows of weight [V,dim] that ids [B,S] names: [B,S,dim]. ids are int32 or int; int is converted
+// on the host first, so int32 is better for a device. An id outside [0,V) is an error of the run that names the id, its
+// position and V. weight has a gradient.
+func Embedding(weight, ids *gorgonia.Node) (*gorgonia.Node, error) {
+	ids, err := spec.Int32Input(vocab.Embedding{}, "ids", ids)
+	if err != nil {
+		return nil, err
+	}
+	return spec.Apply(vocab.Embedding{}, weight, ids)
+}

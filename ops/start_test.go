@@ -117,7 +117,6 @@ func cutQueries(r *rand.Rand, batch, tokens int) (runs []opcases.Queries) {
 	return runs
 }
 
-// gradOf returns the gradient of an attention op.
 func gradOf(op attention.Forward) spec.Spec {
 	switch op := op.(type) {
 	case attention.SlidingWindow:

@@ -139,7 +139,6 @@ func run(ctx context.Context, args []string, w io.Writer) (err error) {
 	return err
 }
 
-// originColumns returns the columns that describe the origin of the numbers.
 func (o *options) originColumns() []origin.Column {
 	machine := origin.Processor()
 	if d := o.Backend.Device(); !d.Host {

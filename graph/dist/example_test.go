@@ -50,7 +50,6 @@ type model struct {
 	weights    G.Nodes
 }
 
-// newModel returns a graph of inputs.
 func newModel(rows int) *model {
 	g := G.NewGraph()
 	input := func(name string, cols int) *G.Node {

@@ -102,7 +102,6 @@ func (l *link) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// send sends a frame.
 func (l *link) send(f frame) error {
 	if len(f.what) > 1<<16-1 {
 		f.what = f.what[:1<<16-1]

@@ -78,23 +78,18 @@ func Goroutines(n int, o Options) []*Group {
 	return list
 }
 
-// Rank implements graph.Group.
 func (g *Group) Rank() int { return g.Options.Rank }
 
-// Size implements graph.Group.
 func (g *Group) Size() int { return g.Options.Size }
 
-// Done implements graph.Group.
 func (g *Group) Done() <-chan struct{} { return g.failed }
 
-// Err implements graph.Group.
 func (g *Group) Err() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.err
 }
 
-// Fail implements graph.Group.
 func (g *Group) Fail(err error) {
 	if err != nil {
 		g.fail(fmt.Errorf("rank %d: %w", g.Rank(), err), nil)
@@ -205,7 +200,6 @@ func (g *Group) deadline() time.Duration {
 	return g.Timeout + g.mean
 }
 
-// AllGather implements graph.Group.
 func (g *Group) AllGather(what string, own []byte) ([][]byte, error) {
 	if err := g.usable(); err != nil {
 		return nil, err
@@ -334,7 +328,6 @@ func split(b []byte, n int) (parts [][]byte, err error) {
 	return parts, nil
 }
 
-// Watch implements graph.Group.
 func (g *Group) Watch(what string, done func() (bool, error)) {
 	g.mu.Lock()
 	g.began++

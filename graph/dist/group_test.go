@@ -32,7 +32,6 @@ func together(groups []*dist.Group, f func(*dist.Group) error) []error {
 // quick are short timeouts.
 var quick = dist.Options{FirstTimeout: 500 * time.Millisecond, Silence: 4 * time.Second}
 
-// overTCP returns the groups of n ranks that join by TCP.
 func overTCP(t *testing.T, n int, o dist.Options) []*dist.Group {
 	t.Helper()
 	for {

@@ -114,7 +114,6 @@ func (p *process) wait() error {
 	return p.Cmd.Wait()
 }
 
-// start starts a rank.
 func (c *Command) start(rank int, env []string, files []*os.File) (*process, error) {
 	p := &process{Cmd: exec.Command(c.Path, c.Args...), rank: rank, last: &lastLine{}}
 	p.Env = append(append(os.Environ(), c.Env...), env...)

@@ -115,7 +115,6 @@ func (k *kernel) WorkBytes() int {
 	return n
 }
 
-// KeepsWork implements graph.KeepsWork.
 func (k *kernel) KeepsWork() bool { return k.keeps }
 
 // mark returns the last word of the work memory.

@@ -115,7 +115,6 @@ var (
 	errZero   = errors.New("make the solver by NewAdamW")
 )
 
-// Rule implements graph.Optimizer.
 func (s *AdamW) Rule(name string, shape tensor.Shape) (muon, decay bool) {
 	o := &s.options
 	return o.muon != nil && o.muon(name, shape), o.decays != nil && o.decays(name, shape)
@@ -141,7 +140,6 @@ func (s *AdamW) Attach(state *graph.OptimizerState) (err error) {
 	return nil
 }
 
-// Begin implements graph.Optimizer.
 func (s *AdamW) Begin() (h optimizer.Hyper, err error) {
 	defer fault.Name(&err, "optim", "adamw")
 	if s.closed {
@@ -158,7 +156,6 @@ func (s *AdamW) Begin() (h optimizer.Hyper, err error) {
 	}, nil
 }
 
-// End implements graph.Optimizer.
 func (s *AdamW) End(err error) {
 	if err == nil {
 		s.step, s.pending = s.step+1, safetensors.File{}

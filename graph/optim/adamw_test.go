@@ -28,7 +28,6 @@ func (w *weight) Name() string           { return w.name }
 func (w *weight) Value() G.Value         { return w.value }
 func (w *weight) Grad() (G.Value, error) { return w.grad, w.err }
 
-// newAdamW returns a solver that ends with the test.
 func newAdamW(t testing.TB, opts ...AdamWOption) *AdamW {
 	t.Helper()
 	return testutil.Closing(NewAdamW(opts...))(t)

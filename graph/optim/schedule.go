@@ -14,7 +14,6 @@ type Schedule interface {
 // Constant is a Schedule with one learning rate for all steps.
 type Constant float64
 
-// At implements Schedule.
 func (c Constant) At(int) float64 { return float64(c) }
 
 // WarmupCosine is a Schedule. The learning rate rises linearly to LR over Warmup steps, then follows half a cosine down
@@ -33,7 +32,6 @@ type WarmupLinear WarmupCosine
 // Validate returns an error that names the value that is out of its range.
 func (w WarmupLinear) Validate() error { return WarmupCosine(w).Validate() }
 
-// At implements Schedule.
 func (w WarmupLinear) At(step int) float64 {
 	return WarmupCosine(w).at(step, func(x float64) float64 { return 1 - x })
 }
@@ -56,7 +54,6 @@ func (w WarmupCosine) check() error {
 	return nil
 }
 
-// At implements Schedule.
 func (w WarmupCosine) At(step int) float64 {
 	return w.at(step, func(x float64) float64 { return 0.5 * (1 + math.Cos(math.Pi*x)) })
 }

@@ -63,7 +63,6 @@ func (s *AdamW) Step(weights []G.ValueGrad) (err error) {
 	return nil
 }
 
-// checkWeight checks that a weight has a value and a gradient.
 func checkWeight(w G.ValueGrad, i int) error {
 	if value.IsNil(w) {
 		return fmt.Errorf("weight %d is nil", i)

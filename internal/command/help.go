@@ -39,7 +39,6 @@ func NewFlags(folder, about, examples string) *flag.FlagSet {
 // helpColumns is the width of a help that is not written to a terminal.
 const helpColumns = 80
 
-// describe returns the lines about a flag.
 func describe(f *flag.Flag) string {
 	value, usage := flag.UnquoteUsage(f)
 	if f.DefValue != "" && f.DefValue != "false" {

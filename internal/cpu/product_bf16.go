@@ -141,7 +141,6 @@ func interleaveRows(dst []float32, x []BFloat16, j, n, cols, p, rows int) {
 	interleave(dst, x[p*cols+j:][:n], next)
 }
 
-// copyPairs copies row to dst as pairs.
 func copyPairs(dst []float32, row []BFloat16) {
 	for q := range CeilDiv(len(row), 2) {
 		second := BFloat16(0)

@@ -37,7 +37,6 @@ type bound struct {
 	name  string // owner of the limit: "the host", "the container (/sys/fs/cgroup/memory.max)"
 }
 
-// left returns what is left under the limit.
 func (b bound) left() int64 { return max(0, b.limit-b.used) }
 
 // system is the source of the bounds.

@@ -7,7 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// thisSystem returns the system that the process runs on.
 func thisSystem() system {
 	return system{files: os.DirFS("/"), addressLimit: resource(unix.RLIMIT_AS), dataLimit: resource(unix.RLIMIT_DATA)}
 }

@@ -22,10 +22,13 @@
 package opcases
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
+	"testing"
 
+	"github.com/stretchr/testify/require"
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
@@ -87,7 +90,6 @@ type Plan struct {
 	Grads  []int // gradient with respect to each input, -1 if it has none; nil for an op without a gradient
 }
 
-// Plan returns the calls of the case.
 func (c Case) Plan() (*Plan, error) {
 	g, p := G.NewGraph(), &Plan{Inputs: slices.Clone(c.Inputs)}
 	var in, grads G.Nodes
@@ -285,4 +287,61 @@ func (a Array) Node(g *G.ExprGraph, dt tensor.Dtype) *G.Node {
 		return G.NewScalar(g, dt, G.WithName(a.Name), G.WithValue(v.ScalarValue()))
 	}
 	return G.NewTensor(g, dt, len(a.Shape), G.WithShape(a.Shape...), G.WithName(a.Name), G.WithValue(v))
+}
+
+// ParamsOf returns the parameters of a golden.
+func ParamsOf(c testutil.Config) ops.Params {
+	return ops.Params{BlockLen: c.BlockLen, Stride: c.Stride, SelectBlock: c.SelBlock, TopN: c.TopN, Window: c.Window}
+}
+
+// CompareSelection compares selected blocks with those of a golden. Those of a golden that is not built in may differ
+// where scores tie within tolerance, as in CheckSelection: equal scores, summed in another order, need not be equal.
+func CompareSelection(t testing.TB, g testutil.Golden, got []int32, tolerance float64) {
+	t.Helper()
+	want := g.I32(t, "idx")
+	if g.BuiltIn || slices.Equal(got, want) {
+		require.Equal(t, want, got)
+		return
+	}
+	p := ParamsOf(g.Config)
+	tensor := func(name string) *ref.Tensor { return ref.From(g.F64(t, name), g.Shape(t, name)...) }
+	q, kc := tensor("q"), ref.CompressMean(tensor("k_cmp"), p.BlockLen, p.Stride)
+	_, err := CheckSelection(p, q, kc, want, 1e-12)
+	require.NoError(t, err, "the golden's own selection")
+	_, err = CheckSelection(p, q, kc, got, tolerance)
+	require.NoError(t, err)
+}
+
+// EncodeFloats returns values in float32 or in a type of half precision as a device stores them, rounded to nearest
+// even.
+func EncodeFloats(dt tensor.Dtype, values []float64) []byte {
+	out := make([]byte, 0, len(values)*int(dt.Size()))
+	for _, v := range values {
+		switch dt {
+		case ops.BFloat16:
+			out = binary.LittleEndian.AppendUint16(out, testutil.BFloat16(v))
+		case ops.Float16:
+			out = binary.LittleEndian.AppendUint16(out, testutil.Float16(v))
+		default:
+			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(float32(v)))
+		}
+	}
+	return out
+}
+
+// DecodeFloats is the inverse of EncodeFloats.
+func DecodeFloats(dt tensor.Dtype, data []byte) []float64 {
+	size := int(dt.Size())
+	values := make([]float64, len(data)/size)
+	for i := range values {
+		switch at := data[i*size:]; dt {
+		case ops.BFloat16:
+			values[i] = testutil.FromBFloat16(binary.LittleEndian.Uint16(at))
+		case ops.Float16:
+			values[i] = testutil.FromFloat16(binary.LittleEndian.Uint16(at))
+		default:
+			values[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(at)))
+		}
+	}
+	return values
 }

@@ -20,7 +20,6 @@ type Decoding struct {
 	GateHidden int // width of hidden, the input of the op's gate layer; 0: the gates are an input of the op
 }
 
-// Decodings returns the cases of decoding.
 func Decodings() []Decoding {
 	cases := []Decoding{
 		{"small", decode.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16},

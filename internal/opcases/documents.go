@@ -58,7 +58,8 @@ func CasesOfDocuments(c Dims, p ops.Params, lengths []int, cost Cost) []Case {
 	for i, n := range lengths {
 		docs.CU = append(docs.CU, docs.CU[i]+int32(n))
 	}
-	list := slices.Concat(packedBranches(c, p, docs), packedCompressions(c, p, docs), packedRoPEs(c, docs))
+	_, k, _ := c.Tokens(1)
+	list := slices.Concat(packedBranches(c, p, docs), compressionsOf(k, 5, p, docs), packedRoPEs(c, docs))
 	for i := range list {
 		list[i].Name += fmt.Sprintf(" of documents %v, %+v %+v", lengths, c, p)
 		list[i].Cost = cost
@@ -68,8 +69,8 @@ func CasesOfDocuments(c Dims, p ops.Params, lengths []int, cost Cost) []Case {
 
 // Packed returns a case of an op with documents, or of the op without them if docs is nil. build applies the op to the
 // inputs before cu_seqlens and to the table, which is nil without documents.
-func Packed(name string, docs *ref.Documents, in []Array, build func(in []*G.Node, table *G.Node) (*G.Node,
-	error)) Case {
+func Packed(name string, docs *ref.Documents, in []Array,
+	build func(in []*G.Node, table *G.Node) (*G.Node, error)) Case {
 	if docs == nil {
 		return Case{Name: name, Inputs: in, Build: func(in []*G.Node) (*G.Node, error) { return build(in, nil) }}
 	}
@@ -95,43 +96,48 @@ func packedBranches(c Dims, p ops.Params, docs *ref.Documents) []Case {
 	return append(list, selectCase(c, p, docs))
 }
 
-// packedCompressions returns cases of compression by the mean and by the MLP.
-func packedCompressions(c Dims, p ops.Params, docs *ref.Documents) []Case {
-	const hidden = 5
-	l, d, nc := p.BlockLen, p.Stride, max(1, ops.NumCompressed(c.S, p.BlockLen, p.Stride))
-	_, x, _ := c.Tokens(1)
-	shape := []int{c.B, nc, c.Hkv, c.D}
+// compressionsOf returns cases of compression of x [B,S,Hkv,D] by the mean and by an MLP, of documents or, if docs is nil,
+// of whole rows.
+func compressionsOf(x Array, hidden int, p ops.Params, docs *ref.Documents) []Case {
+	l, d, dim, of := p.BlockLen, p.Stride, x.Shape[3], docs
+	if docs == nil {
+		of = &ref.Documents{B: x.Shape[0], S: x.Shape[1], L: l, D: d}
+		for b := range of.B + 1 {
+			of.CU = append(of.CU, int32(b*of.S))
+		}
+	}
+	shape := []int{of.B, max(1, ops.NumCompressed(of.S, l, d)), x.Shape[2], dim}
 	mean := Packed("compress mean", docs, []Array{x}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
 		return ops.CompressMean(in[0], ops.Params{BlockLen: l, Stride: d}, ops.WithDocuments(table))
 	})
 	mean.Outputs = func(in tensors) tensors {
-		return results(docs.Map(in[0], ref.Tokens, ref.Keys,
+		return results(of.Map(in[0], ref.Tokens, ref.Keys,
 			func(x *ref.Tensor) *ref.Tensor { return ref.CompressMean(x, l, d) }, shape...))
 	}
 	mean.Gradients = func(in tensors, dy *ref.Tensor) tensors {
 		dx := ref.New(x.Shape...)
-		for _, one := range docs.List() {
+		for _, one := range of.List() {
 			ref.Paste(dx, ref.CompressMeanGrad(ref.Cut(dy, one, ref.Keys), one.End-one.First, l, d), one, ref.Tokens)
 		}
-		return results(dx, nil)
+		return results(dx, nil)[:len(in)]
 	}
 	scale := 1.0
-	if c.D > 32 {
+	if dim > 32 {
 		scale = 0.05
 	}
-	weights := []Array{Normal("pe", 2, l, c.D), normalTimes(scale, "w1", 3, hidden, l*c.D), Normal("w2", 4, c.D, hidden)}
-	mlp := Packed("compress mlp", docs, append([]Array{x}, weights...), func(in []*G.Node, table *G.Node) (*G.Node,
-		error) {
+	weights := []Array{Normal("pe", 2, l, dim), normalTimes(scale, "w1", 3, hidden, l*dim), Normal("w2", 4, dim, hidden)}
+	inputs := append([]Array{x}, weights...)
+	mlp := Packed("compress mlp", docs, inputs, func(in []*G.Node, table *G.Node) (*G.Node, error) {
 		return ops.CompressMLP(in[0], in[1], in[2], in[3], ops.Params{BlockLen: l, Stride: d}, ops.WithDocuments(table))
 	})
 	mlp.Outputs = func(in tensors) tensors {
 		f := func(x *ref.Tensor) *ref.Tensor { return ref.CompressMLP(x, l, d, in[1], in[2], in[3]) }
-		return results(docs.Map(in[0], ref.Tokens, ref.Keys, f, shape...), nil)
+		return results(of.Map(in[0], ref.Tokens, ref.Keys, f, shape...), nil)
 	}
 	mlp.Gradients = func(in tensors, dy *ref.Tensor) tensors {
 		sum := results(ref.New(x.Shape...), ref.New(weights[0].Shape...), ref.New(weights[1].Shape...),
 			ref.New(weights[2].Shape...), nil)
-		for _, one := range docs.List() {
+		for _, one := range of.List() {
 			dx, dpe, dw1, dw2 := ref.CompressMLPGrad(ref.Cut(in[0], one, ref.Tokens), l, d, in[1], in[2], in[3],
 				ref.Cut(dy, one, ref.Keys))
 			ref.Paste(sum[0], dx, one, ref.Tokens)
@@ -139,7 +145,7 @@ func packedCompressions(c Dims, p ops.Params, docs *ref.Documents) []Case {
 				sum[1+i] = ref.Add(sum[1+i], dw)
 			}
 		}
-		return sum
+		return sum[:len(in)]
 	}
 	return []Case{mean, mlp}
 }

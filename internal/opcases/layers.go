@@ -238,39 +238,11 @@ func compressions() (list []Case) {
 		{2, 500, 3, 11, 8, 4, 9}, {1, 257, 4, 64, 32, 16, 8}, {1, 300, 2, 64, 32, 16, 130},
 		{1, 2300, 1, 32, 64, 1, 3}, // rows gathered in two parts
 	} {
-		x, pe := Normal("x", 1, c.B, c.S, c.H, c.D), Normal("pe", 2, c.l, c.D)
-		scale := 1.0
-		if c.D > 32 {
-			scale = 0.05
+		x := Normal("x", 1, c.B, c.S, c.H, c.D)
+		for _, one := range compressionsOf(x, c.hidden, ops.Params{BlockLen: c.l, Stride: c.d}, nil) {
+			one.Name, one.Cost = named(one.Name, c), costOf(len(x.Floats))
+			list = append(list, one)
 		}
-		w1, w2 := normalTimes(scale, "w1", 3, c.hidden, c.l*c.D), Normal("w2", 4, c.D, c.hidden)
-		rows := func(y *ref.Tensor) *ref.Tensor { // at least one, of zeros
-			if y.Shape[1] == 0 {
-				return ref.New(c.B, 1, c.H, c.D)
-			}
-			return y
-		}
-		blocks := func(dy *ref.Tensor) *ref.Tensor {
-			if c.S < c.l {
-				return ref.New(c.B, 0, c.H, c.D)
-			}
-			return dy
-		}
-		list = append(list,
-			unary(named("compress mean", c), x,
-				func(x *G.Node) (*G.Node, error) { return ops.CompressMean(x, ops.Params{BlockLen: c.l, Stride: c.d}) },
-				func(x *ref.Tensor) *ref.Tensor { return rows(ref.CompressMean(x, c.l, c.d)) },
-				func(_, dy *ref.Tensor) *ref.Tensor { return ref.CompressMeanGrad(blocks(dy), c.S, c.l, c.d) }),
-			Case{Name: named("compress mlp", c), Inputs: []Array{x, pe, w1, w2}, Cost: costOf(len(x.Floats)),
-				Build: func(in []*G.Node) (*G.Node, error) {
-					return ops.CompressMLP(in[0], in[1], in[2], in[3], ops.Params{BlockLen: c.l, Stride: c.d})
-				},
-				Outputs: func(in tensors) tensors {
-					return results(rows(ref.CompressMLP(in[0], c.l, c.d, in[1], in[2], in[3])), nil)
-				},
-				Gradients: func(in tensors, dy *ref.Tensor) tensors {
-					return results(ref.CompressMLPGrad(in[0], c.l, c.d, in[1], in[2], in[3], blocks(dy)))
-				}})
 	}
 	return list
 }

@@ -60,9 +60,6 @@ func CasesOfStart(c Dims, p ops.Params, queries Queries, cost Cost) []Case {
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 	idx, start := Blocks(p, q, kc), queries.Input()
 	part := queries.Of(q, 1)
-	apply := func(s spec.Spec) func(in []*G.Node) (*G.Node, error) {
-		return func(in []*G.Node) (*G.Node, error) { return spec.Apply(s, in...) }
-	}
 	compressed := attention.Compressed{BlockLen: p.BlockLen, Stride: p.Stride}
 	of := func(name string, s spec.Spec, mask ref.Mask, in ...Array) Case {
 		x := WithOracle(Case{Name: name, Inputs: append([]Array{part}, in...), Build: apply(s)}, queries.mask(mask))

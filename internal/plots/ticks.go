@@ -52,7 +52,6 @@ func (t Ticks) Ticks(low, high float64) (out []plot.Tick) {
 	return out
 }
 
-// short formats a tick.
 func short(v float64) string {
 	for _, unit := range []struct {
 		size float64
@@ -69,7 +68,6 @@ func short(v float64) string {
 // only 1 has one. An axis shorter than a decade has the ticks of a linear axis.
 type LogTicks struct{}
 
-// Ticks implements plot.Ticker.
 func (LogTicks) Ticks(low, high float64) []plot.Tick {
 	decades := math.Log10(high / low)
 	if decades < 1 {

@@ -34,7 +34,6 @@ func (x Documents) List() (list []Document) {
 	return list
 }
 
-// byToken returns the document of each token of all rows.
 func (x Documents) byToken() []Document {
 	of := make([]Document, x.B*x.S)
 	for _, d := range x.List() {

@@ -90,7 +90,6 @@ func MuonUpdate(u *Tensor, polynomials [][3]float64) *Tensor {
 	return scaled(x, 0.2*math.Sqrt(float64(max(u.Shape[0], u.Shape[1]))))
 }
 
-// product returns the matrix product a b.
 func product(a, b *Tensor) *Tensor {
 	y := New(a.Shape[0], b.Shape[1])
 	for i := range a.Shape[0] {

@@ -95,7 +95,6 @@ func TestVanishedFolder(t *testing.T) {
 	}
 }
 
-// parseTable returns the rows of a table.
 func parseTable(text []byte) ([]row, error) {
 	rows, _, err := readTable(bytes.NewReader(text), math.MaxInt)
 	return rows, err

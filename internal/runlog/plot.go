@@ -25,7 +25,6 @@ type curve struct {
 	zero    bool // the Y axis begins at 0
 }
 
-// curves returns the plots of a run.
 func curves() []curve {
 	return []curve{
 		{file: "loss.png", label: "loss, nats a token", value: func(s *Step) float64 { return s.Loss }, mean: true,
@@ -93,7 +92,6 @@ func (c curve) add(to plotter.XYs, step int, y float64) plotter.XYs {
 	return append(to, plotter.XY{X: float64(step), Y: y})
 }
 
-// draw returns the plot as PNG.
 func (c curve) draw(rows []row, o Options) ([]byte, error) {
 	p := plots.New(o.Title, "step", c.label)
 	p.X.Padding, p.Y.Padding = 0, 0

@@ -166,7 +166,6 @@ func (l *Log) Draw() (err error) {
 	return err
 }
 
-// write replaces a file.
 func (l *Log) write(name string, content []byte) error {
 	return l.guarded(func() error { return files.Write(l.path(name), content) })
 }

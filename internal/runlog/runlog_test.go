@@ -44,7 +44,6 @@ func read(t testing.TB, l *Log, name string) []string {
 	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 }
 
-// readEvents returns the events of a kind.
 func readEvents(t testing.TB, l *Log, kind string) []map[string]any {
 	t.Helper()
 	var events []map[string]any

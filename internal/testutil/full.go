@@ -1,8 +1,11 @@
 package testutil
 
 import (
+	"bytes"
 	"os"
+	"os/exec"
 	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -36,5 +39,36 @@ func FullOnly(t testing.TB) {
 	t.Helper()
 	if !Full(t) {
 		t.Skip("part of the full form: NSA_TEST_FULL=1")
+	}
+}
+
+// requireGPU lists the environment variables that make a test without a GPU fail. They are booleans.
+var requireGPU = [...]string{"NSA_REQUIRE_GPU", "NSA_TEST_FA2"}
+
+// NoGPU ends a test that lacks a GPU, its library or enough of its memory; why is the reason. The test is skipped. It
+// fails if a variable of requireGPU is true, or is no boolean for strconv.ParseBool. An empty variable is false.
+func NoGPU(t testing.TB, why any) {
+	t.Helper()
+	for _, name := range requireGPU {
+		s := os.Getenv(name)
+		if s == "" {
+			continue
+		}
+		required, err := strconv.ParseBool(s)
+		if err != nil {
+			t.Fatalf("%s is %q, want a boolean: %v", name, s, why)
+		}
+		if required {
+			t.Fatal(why)
+		}
+	}
+	t.Skip(why)
+}
+
+// RequirePython skips the test unless python3 is on the path and has the modules.
+func RequirePython(t testing.TB, modules ...string) {
+	t.Helper()
+	if out, err := exec.Command("python3", "-c", "import "+strings.Join(modules, ", ")).CombinedOutput(); err != nil {
+		t.Skipf("no python3 with %s: %v %s", strings.Join(modules, ", "), err, bytes.TrimSpace(out))
 	}
 }

@@ -23,7 +23,6 @@ type Screen struct {
 // Columns returns the width: a program takes the Screen for a terminal.
 func (s *Screen) Columns() int { return s.Width }
 
-// Write implements io.Writer.
 func (s *Screen) Write(p []byte) (int, error) {
 	text := string(p)
 	for text != "" {

@@ -94,7 +94,6 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// layerPrefix returns the prefix of the names of the parameters of layer i.
 func layerPrefix(i int) string { return fmt.Sprintf("layers.%d.", i) }
 
 // LearnableParams returns the parameters of the model in the order of its graph. Weights of linear layers are [out,in].
@@ -127,7 +126,6 @@ func (c Config) LearnableParams() []nn.Param {
 	return list
 }
 
-// denseConfig returns the sizes of a layer of dense attention.
 func (c Config) denseConfig() nn.AttentionConfig {
 	return nn.AttentionConfig{Dim: c.Dim, Heads: c.Heads, KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim,
 		RoPEBase: c.RoPEBase}

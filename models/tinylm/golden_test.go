@@ -63,13 +63,11 @@ func newTestModel(t testing.TB, w *Weights, b graph.Backend, batch, seq int, opt
 	return testutil.Closing(NewModel(w, batch, seq, append(opts, WithGradients())...))(t)
 }
 
-// newTestSolver returns a solver for WithOptimizer.
 func newTestSolver(t testing.TB, opts ...optim.AdamWOption) *optim.AdamW {
 	t.Helper()
 	return testutil.Must(optim.NewAdamW(opts...))(t)
 }
 
-// setGoldenTokens fills m with the tokens of a step of g.
 func setGoldenTokens(t testing.TB, m *Model, g testutil.Golden, step int) {
 	n := g.Config.B * g.Config.S
 	copy(m.Tokens(), g.I32(t, "tokens")[step*n:])

@@ -142,7 +142,6 @@ func newInput(g *G.ExprGraph, name string, shape ...int) ([]int32, *G.Node) {
 	return v.Int32s(), G.NewTensor(g, tensor.Int32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
 }
 
-// open makes the machine of the graph.
 func (m *Model) open(o modelOptions) (err error) {
 	if o.vm != nil {
 		if m.vm, err = o.vm(m); err == nil && m.vm == nil {
@@ -195,7 +194,6 @@ func (m *Model) Targets() []int32 { return m.targets }
 // document.
 func (m *Model) CuSeqlens() []int32 { return m.cuSeqlens }
 
-// wholeRows makes each row one document.
 func (m *Model) wholeRows() {
 	for i := range m.cuSeqlens {
 		m.cuSeqlens[i] = int32(min(i, m.batch) * m.seq)

@@ -140,7 +140,6 @@ func checkModel(c Config, batch, seq int, opts []ModelOption) (o modelOptions, e
 // and does not end the process.
 const MaxTokens = 1 << 26
 
-// checkTokens checks the size of a batch.
 func checkTokens(batch, seq int) error {
 	switch {
 	case batch < 1 || seq < 1:
@@ -151,7 +150,6 @@ func checkTokens(batch, seq int) error {
 	return nil
 }
 
-// machineOptions returns the options of the model's machine.
 func (m *Model) machineOptions(o modelOptions) []graph.Option {
 	keep := G.Nodes{m.logits, m.loss}
 	if o.noLogits {

@@ -40,7 +40,6 @@ func (d *Decoder) SharePrefix(tokens []int32) (err error) {
 	return nil
 }
 
-// forgetPrefix drops the state of the prefix.
 func (d *Decoder) forgetPrefix() {
 	d.unreference(d.prefix.pages)
 	d.prefix = sharedPrefix{tokens: d.prefix.tokens}

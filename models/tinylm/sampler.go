@@ -276,7 +276,6 @@ func (s *Sampler) advance() error {
 	return nil
 }
 
-// choose chooses the next token of a slot's sequence.
 func (s *Sampler) choose(slot int) (Token, error) {
 	began, q := time.Now(), &s.seqs[slot]
 	defer func() { s.stats.Decode += time.Since(began) }()

@@ -123,7 +123,6 @@ func alone(t testing.TB, d *hashDecoder, prompt []int32, how Sampling, n int) (i
 	return ids
 }
 
-// heapBytes returns the memory in use.
 func heapBytes() uint64 {
 	var m runtime.MemStats
 	runtime.GC()

@@ -109,7 +109,6 @@ type candidates struct {
 	weights []float32 // not normalised
 }
 
-// draw chooses a token.
 func (c candidates) draw(sampling *Sampling, draw float64) int32 {
 	if sampling.TopK > 0 && sampling.TopK < len(c.ids) {
 		for i := range c.weights {

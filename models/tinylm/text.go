@@ -57,7 +57,6 @@ type textStream struct {
 	out   []byte // emitted since start or next
 }
 
-// start begins a text.
 func (x *textStream) start(stops []string) {
 	x.stops = x.stops[:0]
 	for _, stop := range stops {

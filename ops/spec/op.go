@@ -114,7 +114,6 @@ func addConstant(g *gorgonia.ExprGraph, n *gorgonia.Node) (*gorgonia.Node, error
 	return c, nil
 }
 
-// operandOf returns the type and shape of a node.
 func operandOf(n *gorgonia.Node) (Operand, error) {
 	if n == nil {
 		return Operand{}, errors.New("is nil")
@@ -374,7 +373,6 @@ func (o *kernelOp) DoDiff(gorgonia.ExecutionContext, gorgonia.Nodes, *gorgonia.N
 	return ErrorIn(o.spec, errLisp)
 }
 
-// DoDiff implements gorgonia.ADOp.
 func (o *outputOp) DoDiff(gorgonia.ExecutionContext, gorgonia.Nodes, *gorgonia.Node) error {
 	return ErrorIn(o.main.spec, errLisp)
 }

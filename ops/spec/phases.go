@@ -89,3 +89,68 @@ func BindCopy[T cpu.Float](k *cpu.Kernel, x Arg) Arg {
 	BindRows(k, x.Elements(), 1, func(lo, hi int) { copy(cpu.Slice[T](y.Buf)[lo:hi], cpu.Slice[T](x.Buf)[lo:hi]) })
 	return y
 }
+
+// InferElementwise is the shape rule of ops whose inputs and output have the same shape.
+func InferElementwise(in []Operand, names ...string) ([]Operand, error) {
+	want := make([]InputRule, len(names))
+	for i, name := range names {
+		want[i] = FloatInput(name, 0).OrMore()
+	}
+	if err := WantInputs(in, want...); err != nil {
+		return nil, err
+	}
+	for i, name := range names {
+		if err := WantShape(name, in[i].Shape, in[0].Shape...); err != nil {
+			return nil, err
+		}
+	}
+	return in[:1], nil
+}
+
+// Unary returns the Bind of an elementwise op of one input. out may be the input.
+func Unary[T cpu.Float](f func(dst, x []T)) func(k *cpu.Kernel, in, out []Arg) {
+	return func(k *cpu.Kernel, in, out []Arg) {
+		BindRows(k, out[0].Elements(), 1, func(lo, hi int) {
+			f(cpu.Slice[T](out[0].Buf)[lo:hi], cpu.Slice[T](in[0].Buf)[lo:hi])
+		})
+	}
+}
+
+// Binary is unary for two inputs. out may be one of them.
+func Binary[T cpu.Float](f func(dst, x, y []T)) func(k *cpu.Kernel, in, out []Arg) {
+	return func(k *cpu.Kernel, in, out []Arg) {
+		BindRows(k, out[0].Elements(), 1, func(lo, hi int) {
+			f(cpu.Slice[T](out[0].Buf)[lo:hi], cpu.Slice[T](in[0].Buf)[lo:hi], cpu.Slice[T](in[1].Buf)[lo:hi])
+		})
+	}
+}
+
+// Invert is a counting sort. For each v = 0, 1, ... it lists the i in [0,n) for which values(i) contains v, in
+// ascending order. It writes these lists one after the other, and sets ends[v] to the end of the list of v.
+func Invert(n int, values func(i int) []int32, lists, ends []int32) {
+	clear(ends)
+	for i := range n {
+		for _, v := range values(i) {
+			ends[v]++
+		}
+	}
+	sum := int32(0)
+	for v, count := range ends {
+		ends[v], sum = sum, sum+count // the start of the list; the loop below moves it to the end
+	}
+	for i := range n {
+		for _, v := range values(i) {
+			lists[ends[v]] = int32(i)
+			ends[v]++
+		}
+	}
+}
+
+// ListOf returns the list of v that invert has written.
+func ListOf(lists, ends []int32, v int) []int32 {
+	first := int32(0)
+	if v > 0 {
+		first = ends[v-1]
+	}
+	return lists[first:ends[v]]
+}

@@ -72,7 +72,6 @@ func (g *gpu) place(t *testing.T, content []byte) *array {
 	return a
 }
 
-// reset restores the content.
 func (a *array) reset(t *testing.T) { require.NoError(t, a.g.stream.Upload(a.mem.Ptr(), a.before)) }
 
 // read returns the content. It checks that the guards have not changed.

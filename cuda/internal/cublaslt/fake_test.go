@@ -43,7 +43,6 @@ func newFake(t *testing.T, drv *fakedriver.Driver) *fakeLibrary {
 		memory: map[uintptr][]float64{}, works: []uint64{1 << 20}}
 }
 
-// Find implements sharedlib.Library.
 func (c *fakeLibrary) Find(name string) (sharedlib.Code, error) {
 	name = strings.TrimPrefix(name, "cublasLt")
 	f := map[string]func(a []uintptr){

@@ -161,7 +161,6 @@ func (l *Library) check(f *sharedlib.Func, m *kernels.Product, result uintptr) e
 	return e
 }
 
-// name returns the library's name of a status.
 func (l *Library) name(s Status) string {
 	return sharedlib.GoString(l.fn.GetStatusName.Call(uintptr(s)))
 }

@@ -96,13 +96,11 @@ func (p *Plan) tile(a algorithm) uint32 {
 	return x.tile
 }
 
-// set sets an attribute of a descriptor.
 func (p *Plan) set(d *descriptor, h uintptr, a attribute, value uint64) error {
 	p.args.value = value
 	return p.call(d.SetAttribute, h, uintptr(a.id), uintptr(unsafe.Pointer(&p.args.value)), uintptr(a.bytes))
 }
 
-// describe makes the descriptors and the preference.
 func (p *Plan) describe() (err error) {
 	call := func(f *sharedlib.Func, args ...uintptr) {
 		if err == nil {

@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
@@ -30,7 +31,6 @@ func addressesOf(m kernels.Product, a, b, bias, residual, c, work driver.DeviceP
 	return addresses(a, b, bias, residual, c, work)
 }
 
-// addresses returns the addresses of a product.
 func addresses(a, b, bias, residual, c, work driver.DevicePtr) kernels.ProductAddresses {
 	return kernels.ProductAddresses{A: a, B: b, Bias: bias, Residual: residual, C: c, Work: work}
 }
@@ -272,3 +272,6 @@ func TestFailures(t *testing.T) {
 	require.Error(t, p.Run(s, op, good), "a closed library runs")
 	require.Error(t, testutil.Err(l.Prepare(x)), "a closed library prepares")
 }
+
+// TestMain: no test leaves a goroutine behind.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
@@ -84,7 +85,6 @@ func captured(t testing.TB, s *driver.Stream, f func()) *driver.Replay {
 	return testutil.Closing(s.EndCapture())(t)
 }
 
-// download reads memory of the device.
 func download(t *testing.T, s *driver.Stream, p driver.DevicePtr, n int) []byte {
 	t.Helper()
 	b := make([]byte, n)
@@ -306,3 +306,6 @@ func testTensorMap(t *testing.T, d *driver.Device) {
 	require.Zero(t, to[driver.TensorMapBytes])
 	require.ErrorIs(t, d.EncodeTensorMap(to, at+2, [4]int64{72, 2, 10, 1}, [2]int64{2, 112}), driver.InvalidValue)
 }
+
+// TestMain: no test leaves a goroutine behind.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -42,7 +42,6 @@ type Device struct {
 	fill   *Stream    // zeroes new memory
 }
 
-// Properties returns the properties of the device.
 func (d *Device) Properties() Properties { return d.prop }
 
 // String returns the device as in "cuda:0 (NVIDIA H200)".

@@ -55,7 +55,6 @@ func (e *Error) what() string {
 	return fmt.Sprintf("%s (%s)", e.Text, e.Name)
 }
 
-// Unwrap returns the result.
 func (e *Error) Unwrap() error { return e.Result }
 
 // NoMemory is the error of an allocation on the device, or of pinned memory of the host, that is too large.
@@ -121,7 +120,6 @@ func (f *Fault) Error() string {
 		f.Err.what(), f.Count, enumerate(f.Suspects, f.Count), f.Err.Call)
 }
 
-// Unwrap returns the driver's error and the cause.
 func (f *Fault) Unwrap() []error { return []error{f.Err, f.cause} }
 
 // enumerate names up to 8 launches of l, and says how many of n are not named.

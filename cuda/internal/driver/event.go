@@ -49,7 +49,6 @@ type Event struct {
 	mark mark
 }
 
-// NewEvent returns an event of the stream.
 func (s *Stream) NewEvent() (*Event, error) {
 	e := &Event{mark: mark{s: s}}
 	e.owned = owned{d: s.d, name: "event", parts: []part{{&e.mark.h, s.d.fn.EventDestroy}}}

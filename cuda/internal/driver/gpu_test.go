@@ -58,7 +58,6 @@ func openFake(t testing.TB, opts ...driver.Option) (*driver.Device, *fakedriver.
 // one is a grid of one block, and a block of one thread.
 var one = driver.Dim{X: 1}
 
-// function returns a kernel of the tests.
 func function(t testing.TB, d *driver.Device, name string) *driver.Function {
 	t.Helper()
 	return testutil.Must(testutil.Must(d.LoadModule(kernels))(t).Function(name))(t)

@@ -94,7 +94,6 @@ func (m *Memory) Place(b *cpu.Buf, offset, bytes int) {
 	b.Set(unsafe.Pointer(sharedlib.PointerTo[byte](at)), bytes) // the garbage collector knows no object at this address
 }
 
-// Address returns the device address that b holds.
 func Address(b *cpu.Buf) DevicePtr { return DevicePtr(uintptr(b.Pointer())) }
 
 // MemoryAt returns the memory that contains an address, or nil.

@@ -96,7 +96,6 @@ func (d *Device) initialize() (err error) {
 	return nil
 }
 
-// find looks up device n.
 func (d *Device) find(n int) (err error) {
 	p := &d.prop
 	if p.Driver, err = d.number(d.fn.DriverGetVersion); err != nil {

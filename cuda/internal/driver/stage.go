@@ -100,5 +100,4 @@ func (st *stage) ended() {
 	st.downloads, st.used = st.downloads[:0], 0
 }
 
-// address returns the address of pinned memory.
 func address(mem []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(mem))) }

@@ -34,7 +34,6 @@ var (
 	fill       = &Launched{Op: "fill"}
 )
 
-// NewStream returns a new stream.
 func (d *Device) NewStream() (*Stream, error) { return d.newStream(0, false, false) }
 
 // NewUrgentStream returns a new stream of the highest priority: its blocks get the next free multiprocessors.
@@ -95,7 +94,6 @@ func (s *Stream) finish() error {
 	return err
 }
 
-// Device returns the stream's device.
 func (s *Stream) Device() *Device { return s.d }
 
 // Handle returns the driver's stream, for calls of other CUDA libraries.
@@ -206,7 +204,6 @@ func (s *Stream) After(other *Stream) error {
 	})
 }
 
-// Copy enqueues a copy within the device.
 func (s *Stream) Copy(dst, src DevicePtr, bytes int) error {
 	return s.enqueueTransfer(copyWithin, s.d.fn.MemcpyDtoDAsync, uintptr(dst), uintptr(src), bytes)
 }

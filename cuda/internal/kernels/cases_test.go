@@ -230,7 +230,6 @@ func (x typedCase) content(input int) []byte {
 	return elemTypeOf(x.operands[input].Dtype).encode(x.plan.Inputs[input].Floats)
 }
 
-// floats returns what an array holds.
 func (x typedCase) floats(contents [][]byte, array int) []float64 {
 	return elemTypeOf(x.operands[array].Dtype).decode(contents[array])
 }
@@ -263,7 +262,6 @@ func (x typedCase) variants(t testing.TB, dev device) (list []variant) {
 	return dev.budget().choose(list, seen)
 }
 
-// plans returns the launches of the calls.
 func (x typedCase) plans(t testing.TB, v variant) (plans []*kernels.Plan) {
 	t.Helper()
 	for _, call := range x.plan.Calls {

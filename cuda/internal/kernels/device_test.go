@@ -66,7 +66,6 @@ func (g *gpu) close() error {
 	return errors.Join(g.stream.Close(), g.dev.Close())
 }
 
-// call returns a launch ready to be made.
 func (g *gpu) call(t testing.TB, l *kernels.Launch, argument []byte) *driver.Call {
 	t.Helper()
 	f := testutil.Must(g.modules.Function(l.Kernel))(t)
@@ -80,7 +79,6 @@ func (g *gpu) launch(t testing.TB, l *kernels.Launch, argument []byte) {
 	require.NoError(t, g.stream.Launch(g.call(t, l, argument)))
 }
 
-// properties returns the properties of the device.
 func (g *gpu) properties() kernels.GPU {
 	p := g.dev.Properties()
 	return kernels.GPU{
@@ -105,7 +103,6 @@ func (g *gpu) variants() []variant {
 	}
 }
 
-// room returns memory of the device.
 func (g *gpu) room(t testing.TB, bytes int64) kernels.Ptr {
 	t.Helper()
 	m := testutil.Must(g.dev.Alloc(int(max(1, bytes))))(t)

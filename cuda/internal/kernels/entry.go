@@ -123,7 +123,7 @@ func (e *Entry) Guard(op any, s graph.Call, gpu GPU, library Library) error {
 		return err
 	}
 	for _, p := range e.products(c, op) {
-		if _, _, err := c.prepare(p); err != nil {
+		if _, err := c.prepare(p); err != nil {
 			return err
 		}
 	}

@@ -163,14 +163,12 @@ const margin = 256
 // poison returns bytes that are NaN in every type, and no valid index.
 func poison(n int) []byte { return bytes.Repeat([]byte{0xff}, n) }
 
-// place returns memory that holds data.
 func place(t testing.TB, dev device, data []byte, skew int) buffer {
 	t.Helper()
 	return buffer{dev.put(t, slices.Concat(poison(margin+skew), data, poison(margin))) + kernels.Ptr(margin+skew),
 		len(data), skew}
 }
 
-// output returns poisoned memory.
 func output(t testing.TB, dev device, n int) buffer { return place(t, dev, poison(n), 0) }
 
 func (b buffer) bytes(t testing.TB, dev device) []byte {
@@ -263,7 +261,6 @@ func (s elemType) tolerance() float64 {
 	return map[kernels.Type]float64{kernels.F32: 1e-5, kernels.BF16: bf16.unit(), kernels.F16: 2 * f16.unit()}[s.Type]
 }
 
-// round returns the nearest value of the type.
 func (s elemType) round(x float64) float64 {
 	switch s.Type {
 	case kernels.BF16:

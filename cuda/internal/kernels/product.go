@@ -143,22 +143,20 @@ func (p *LibraryProduct) Addresses(at Addresses) ProductAddresses {
 	return ProductAddresses{at.Of(p.A), at.Of(p.B), at.Of(p.Bias), at.Of(p.Residual), at.Of(p.C), at.Of(p.Work)}
 }
 
-// prepare completes a product. If there is a library, prepare also returns the library's product, the same one for
-// equal products.
-func (c *Call) prepare(p Product) (Product, PreparedProduct, error) {
+// prepare checks a product. If there is a library, it returns the library's product, the same one for equal products.
+func (c *Call) prepare(p Product) (PreparedProduct, error) {
 	p, err := p.Complete()
 	if err != nil || c.Library == nil {
-		return p, nil, err
+		return nil, err
 	}
 	p.TF32 = c.Policy.TF32 && p.Type == F32
-	ready, err := c.Library.Prepare(p)
-	return p, ready, err
+	return c.Library.Prepare(p)
 }
 
 // AddProduct adds a product that b.Library computes. bias and residual are 0 for none.
 func (b *Builder) AddProduct(p Product, x, y, bias, residual, c Ref) {
 	p.Bias, p.Residual = bias != 0, residual != 0
-	_, ready, err := b.prepare(p)
+	ready, err := b.prepare(p)
 	if err != nil {
 		b.Fail(err)
 		return

@@ -55,10 +55,8 @@ func one(root any, f func(*G.Node) (*G.Node, error), in stockInput) stockCase {
 }
 
 func two(root any, f func(a, b *G.Node) (*G.Node, error), a, b stockInput) stockCase {
-	return stockCase{root: root, in: []stockInput{a, b}, build: func(n []*G.Node) (*G.Node,
-		error) {
-		return f(n[0], n[1])
-	}}
+	build := func(n []*G.Node) (*G.Node, error) { return f(n[0], n[1]) }
+	return stockCase{root: root, in: []stockInput{a, b}, build: build}
 }
 
 func unaryOp(name string, f func(*G.Node) (*G.Node, error), in stockInput) stockCase {
@@ -112,10 +110,8 @@ func shaped(in stockInput, to ...int) stockCase {
 }
 
 func joined(axis int, in ...stockInput) stockCase {
-	return stockCase{root: stock.Concat{Axis: axis}, in: in, build: func(n []*G.Node) (*G.Node,
-		error) {
-		return G.Concat(axis, n...)
-	}}
+	build := func(n []*G.Node) (*G.Node, error) { return G.Concat(axis, n...) }
+	return stockCase{root: stock.Concat{Axis: axis}, in: in, build: build}
 }
 
 func multiplied(kind stock.ProductKind, a, b stockInput) stockCase {
@@ -132,10 +128,8 @@ func batched(a, b stockInput, transA, transB bool) stockCase {
 }
 
 func dotted(aAxes, bAxes []int, a, b stockInput) stockCase {
-	return two(stock.Tensordot{A: aAxes, B: bAxes}, func(x, y *G.Node) (*G.Node,
-		error) {
-		return G.Tensordot(aAxes, bAxes, x, y)
-	}, a, b)
+	return two(stock.Tensordot{A: aAxes, B: bAxes},
+		func(x, y *G.Node) (*G.Node, error) { return G.Tensordot(aAxes, bAxes, x, y) }, a, b)
 }
 
 func toThePower3(x *G.Node) (*G.Node, error) {
@@ -212,10 +206,8 @@ func elementwiseCases() []stockCase {
 	}{{"<", G.Lt}, {">", G.Gt}, {"<=", G.Lte}, {">=", G.Gte}, {"==", G.Eq}, {"!=", G.Ne}} {
 		for _, s := range [][2]stockInput{{normal(3, 5), normal(3, 5)}, {normal(6), normal()}, {normal(), normal(6)},
 			{normal(), normal()}} {
-			cases = append(cases, binaryOp(f.symbol, func(a, b *G.Node) (*G.Node,
-				error) {
-				return f.build(a, b, true)
-			}, s[0], s[1]).withoutGrad())
+			build := func(a, b *G.Node) (*G.Node, error) { return f.build(a, b, true) }
+			cases = append(cases, binaryOp(f.symbol, build, s[0], s[1]).withoutGrad())
 		}
 	}
 	return cases

@@ -52,7 +52,6 @@ func (c stockCase) graph(t testing.TB, dt tensor.Dtype) stockGraph {
 	return g
 }
 
-// eachStock runs f with each case.
 func eachStock(t *testing.T, cases []stockCase, f func(t *testing.T, c stockCase)) {
 	for _, c := range cases {
 		t.Run(c.String(), func(t *testing.T) { f(t, c) })
@@ -80,7 +79,6 @@ func planStock(n *G.Node) (*kernels.Plan, graph.Call, error) {
 	return p, call, err
 }
 
-// stockPlans returns the plans of all ops of the cases.
 func stockPlans(t *testing.T) (plans []*kernels.Plan) {
 	for _, c := range append(smallStockCases(), largeStockCases()...) {
 		for _, n := range stockOps(c.graph(t, tensor.Float32).ExprGraph) {

@@ -184,7 +184,6 @@ func input(g *G.ExprGraph, name string, dt tensor.Dtype, cols int, data []float6
 	return G.NewMatrix(g, dt, G.WithShape(v.Shape()...), G.WithName(name), G.WithValue(v))
 }
 
-// floats returns the elements of a node's value.
 func floats(n *G.Node) ([]float64, error) {
 	v, err := graph.HostValue(n.Value())
 	if err != nil {

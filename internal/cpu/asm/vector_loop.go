@@ -109,7 +109,6 @@ func (f vectorFunc) write() {
 	writeFunction(f.name+"32", signature+") "+f.resultType, elemSize, f.writeLoop)
 }
 
-// writeLoop writes the function for one vector type.
 func (f vectorFunc) writeLoop(vt vectorType) {
 	it := &iteration{vt: vt, address: map[string]GPVirtual{}, scalar: map[string]VecVirtual{}}
 	n := loadParam("n")

@@ -30,7 +30,6 @@ func (vt vectorType) label(format string, args ...any) LabelRef {
 // setLabel puts the label that label returns in front of the next instruction.
 func (vt vectorType) setLabel(format string, args ...any) { Label(string(vt.label(format, args...))) }
 
-// register returns a new register.
 func (vt vectorType) register() VecVirtual {
 	if vt.avx512() {
 		return ZMM()
@@ -38,7 +37,6 @@ func (vt vectorType) register() VecVirtual {
 	return YMM()
 }
 
-// zero clears v.
 func (vt vectorType) zero(v VecVirtual) { VXORPS(v, v, v) }
 
 // bySize returns double for elements of 8 bytes, else single.

@@ -128,7 +128,6 @@ func widthOf(vocab int) int {
 
 func (l *tokenList) len() int { return len(l.bytes) / l.width }
 
-// add appends tokens.
 func (l *tokenList) add(ids ...int32) {
 	switch l.width {
 	case 1:
@@ -153,7 +152,6 @@ func (l *tokenList) copy(to []int32, from, end int) {
 	}
 }
 
-// at returns a token.
 func (l *tokenList) at(i int) int32 { return int32(firstToken(l.bytes[i*l.width:], l.width)) }
 
 // firstToken returns the first token in b, of width bytes.

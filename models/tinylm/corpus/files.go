@@ -90,7 +90,6 @@ func (f file) textBytes() int64 {
 // hasFields reports whether the file holds JSON or Parquet.
 func (f file) hasFields() bool { return f.format != plainText && !f.isTokens() }
 
-// isTokens reports whether the file holds tokens instead of text.
 func (f file) isTokens() bool { return f.format == llmcTokens || f.format == numpyTokens }
 
 // list returns the files of path, and counts in c the files that it leaves out: those of other, for which reason is the

@@ -77,7 +77,6 @@ func (b *builder) epoch(ctx context.Context, from Cursor) (Cursor, error) {
 	return next, nil
 }
 
-// begin starts a block at a cursor.
 func (b *builder) begin(at Cursor) {
 	likely := 0 // tokens
 	if b.block != nil {

@@ -78,7 +78,6 @@ func recoverParquet(err *error) {
 	}
 }
 
-// meta returns the description of a column in a row group.
 func (p *parquetFile) meta(group int, c parquetColumn) *format.ColumnMetaData {
 	return &p.file.Metadata().RowGroups[group].Columns[c.index].MetaData
 }
@@ -103,7 +102,6 @@ func rowGroups(f file) (ranges [][2]int64, err error) {
 	return ranges, nil
 }
 
-// readRowGroups yields the documents of the row groups of a unit.
 func readRowGroups(f file, u unit) documents {
 	return stream(func(yield func(document) bool) error {
 		p, err := openParquet(f)

@@ -242,7 +242,6 @@ func (r *pageReader) readDictionary(p page) error {
 	return nil
 }
 
-// values yields the values of a page.
 func (r *pageReader) values(p page) iter.Seq2[textValue, error] {
 	return stream(func(yield func(textValue) bool) (err error) {
 		if r.repeats, err = p.readLevels(r.repeats[:0], p.repeats, r.column.repeats); err != nil {

@@ -78,7 +78,6 @@ func readAhead[T any](ctx context.Context, done *sync.WaitGroup, n int, all iter
 	return to
 }
 
-// received yields the values that are sent.
 func received[T any](from <-chan result[T]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for r := range from {

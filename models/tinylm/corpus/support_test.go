@@ -223,7 +223,6 @@ func requireHarmless(t *testing.T, path string, content []byte) error {
 	return err
 }
 
-// readAll reads an epoch of a corpus.
 func readAll(t *testing.T, path string) error {
 	c, err := Open(t.Context(), path, Options{HeldOut: 100})
 	if err != nil {

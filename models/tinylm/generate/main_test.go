@@ -74,7 +74,6 @@ func (o *output) Write(p []byte) (int, error) {
 	return o.Buffer.Write(p)
 }
 
-// call runs the program on the CPU.
 func call(t testing.TB, in string, args ...string) (code int, out, status string) {
 	t.Helper()
 	o, s := &output{TB: t}, &output{TB: t}
@@ -90,7 +89,6 @@ func texts(t testing.TB, args ...string) string {
 	return out
 }
 
-// promptArgs returns the arguments for one text of a prompt and a seed.
 func promptArgs(prompt string, seed int) []string {
 	return []string{"-prompt", prompt, "-seed", fmt.Sprint(seed)}
 }

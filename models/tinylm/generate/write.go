@@ -127,7 +127,6 @@ func (w *writer) endLine() error {
 	return w.print("\n")
 }
 
-// print writes a piece of a text.
 func (w *writer) print(piece string) error {
 	if piece == "" {
 		return nil

@@ -61,7 +61,6 @@ type attentionOf struct {
 	dim    int
 }
 
-// read reads the values of the nodes.
 func (b branch) read() (*attentionOf, error) {
 	q, s, err := valuesOf(b.q)
 	if err != nil {
@@ -121,7 +120,6 @@ func (a *attentionOf) keys(list []int, t, group int) []int {
 	return list
 }
 
-// selected returns the selected blocks of query t in a group.
 func (a *attentionOf) selected(t, group int) []int32 {
 	i := (t*a.groups + group) * a.n
 	return a.blocks[i : i+a.n]

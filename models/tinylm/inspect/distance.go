@@ -74,5 +74,4 @@ func (l *distanceSums) result(branch string) BranchDistance {
 // bucket returns the index of a distance in BranchDistance.Shares.
 func bucket(distance float64) int { return bits.Len(uint(distance)) }
 
-// bucketStart returns the shortest distance of a bucket.
 func bucketStart(i int) int { return 1 << i >> 1 }

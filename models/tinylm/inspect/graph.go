@@ -35,7 +35,6 @@ type Box struct {
 	Reads      []int // the numbers of the boxes that it reads, ascending
 }
 
-// drawGraph returns the drawing of the graph of a model.
 func drawGraph(m *tinylm.Model, loss *G.Node) (d Drawing) {
 	nodes, layers, taken := m.Graph().AllNodes(), m.Layers(), map[*G.Node]bool{}
 	d.Nodes = len(nodes)

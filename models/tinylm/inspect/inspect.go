@@ -142,7 +142,6 @@ func (in *inspection) machine(m *tinylm.Model, b graph.Backend) (_ G.VM, err err
 	return graph.NewMachine(m.Graph(), opts...)
 }
 
-// lossAndLogits returns the loss and the logits of a model's graph.
 func lossAndLogits(g *G.ExprGraph) (G.Nodes, error) {
 	for _, n := range g.AllNodes() {
 		spec, _ := spec.SpecOf(n.Op())
@@ -153,7 +152,6 @@ func lossAndLogits(g *G.ExprGraph) (G.Nodes, error) {
 	return nil, errors.New("the graph has no cross entropy")
 }
 
-// runWindow runs the tokens of window i.
 func (in *inspection) runWindow(i int, tokens []int32) error {
 	copy(in.model.Tokens(), tokens)
 	in.model.NextTokens()
@@ -207,7 +205,6 @@ func (in *inspection) texts(tokens []int32) []string {
 	return list
 }
 
-// addLayer adds the statistics of layer l in a window.
 func (in *inspection) addLayer(l int, queries []wordQuery) error {
 	nodes, layer := in.model.Layers()[l], &in.report.Layers[l]
 	if nodes.Gates != nil {

@@ -78,7 +78,6 @@ func svg(p *plot.Plot) (template.HTML, error) {
 // width and height are those of most plots, in points.
 const width, height = 420, 210
 
-// pictures returns the PNGs by name.
 func (r *Report) pictures() (content map[string][]byte, err error) {
 	var blocks, gates, distances, losses [][]*plot.Plot
 	for i, l := range r.Layers {

@@ -12,7 +12,6 @@ import (
 // are dots.
 type Vocabulary struct{ Task }
 
-// AppendToken implements tinylm.Vocabulary.
 func (v Vocabulary) AppendToken(text []byte, id int32) []byte {
 	i := int(id)
 	if i < v.Pairs*v.Values {

@@ -10,7 +10,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// tasks returns tasks of several sizes.
 func tasks(t *testing.T) []Task {
 	return []Task{
 		testutil.Must(NewTask(512, 16))(t), testutil.Must(NewTask(1024, 32))(t), testutil.Must(NewTask(2048, 64))(t),

@@ -114,7 +114,6 @@ func (m *bpe) encode(e *encoder, word []byte) error {
 	return nil
 }
 
-// characters makes the symbols of the characters of a word.
 func (m *bpe) characters(e *encoder, word []byte) error {
 	e.symbols = e.symbols[:0]
 	waits, unknown := false, int32(0) // an unknown token that is not yet a symbol

@@ -133,7 +133,6 @@ func readDecoding(value jsontext.Value, l *letters) (decoding, error) {
 	return steps, nil
 }
 
-// decodeAll returns the text of tokens.
 func (d decoding) decodeAll(tokens []string) string {
 	perToken := len(d)
 	for i, step := range d {

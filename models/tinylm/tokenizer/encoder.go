@@ -50,7 +50,6 @@ func (e *encoder) step(i int, text []byte, begins bool) {
 	})
 }
 
-// addWord adds the tokens of a word.
 func (e *encoder) addWord(word []byte) {
 	if e.err != nil {
 		return

@@ -116,7 +116,6 @@ func findRuns(class func(rune) int) finder {
 	}
 }
 
-// findRunes finds single characters.
 func findRunes(is func(rune) bool) finder {
 	return findRuns(func(r rune) int {
 		if is(r) {

@@ -59,7 +59,6 @@ func separators() []string {
 	}
 }
 
-// readHuggingFace reads a tokenizer.json.
 func readHuggingFace(path, separator string) (*huggingFace, error) {
 	b, err := files.ReadFile(path, maxTokenizerBytes)
 	if err != nil {

@@ -157,7 +157,6 @@ type patternOptions struct {
 	Regex  *string `json:"Regex"`
 }
 
-// finder returns a finder of the pattern.
 func (o patternOptions) finder() (finder, error) {
 	switch {
 	case (o.String == nil) == (o.Regex == nil):

@@ -78,7 +78,6 @@ func makePart[T any](p part, makers map[string]maker[T]) (t T, err error) {
 	return t, nil
 }
 
-// readPart reads the type of a part.
 func readPart(value jsontext.Value) (part, error) {
 	var t partType
 	err := json.Unmarshal(value, &t)

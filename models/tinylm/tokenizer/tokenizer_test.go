@@ -2,9 +2,11 @@ package tokenizer
 
 import (
 	"encoding/json"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/text/unicode/norm"
 
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
@@ -225,4 +228,83 @@ func readJSON(t *testing.T, path string, to any) {
 	t.Helper()
 	b := testutil.Must(os.ReadFile(path))(t)
 	require.NoError(t, json.Unmarshal(b, to))
+}
+
+// The form of a text with many marks equals that of the library, for texts below the library's limit.
+func TestNormalizeLong(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	letters := []rune("aeoAq ﬁ①가각힣각日ⅷǖṩ\u0301\u0308\u0323\u0327\u0345\u0300\u05b0\u093c\u0958\u0f71\u0344Å")
+	for _, f := range []norm.Form{norm.NFC, norm.NFD, norm.NFKC, norm.NFKD} {
+		for range 5000 {
+			var text strings.Builder
+			for range r.IntN(12) {
+				text.WriteRune(letters[r.IntN(len(letters))])
+			}
+			require.Equal(t, f.String(text.String()), normalizeLong(f, text.String()), "%d %+q", f, text.String())
+		}
+	}
+	marks := strings.Repeat("\u0301\u0323", 40)
+	require.Equal(t, "\u1ea1"+strings.Repeat("\u0323", 39)+strings.Repeat("\u0301", 40), form(norm.NFC)("a"+marks))
+}
+
+// BenchmarkTokenizer encodes words, most of which repeat. TOKENIZER names another tokenizer.json, TEXT another text.
+func BenchmarkTokenizer(b *testing.B) {
+	text := []byte(strings.Join(testutil.Documents(400, 4<<10, 1), "\n"))
+	t := testutil.Must(parseHuggingFace(smallTokenizer(b)))(b)
+	if path := os.Getenv("TOKENIZER"); path != "" {
+		t = testutil.Must(readHuggingFace(path, ""))(b)
+	}
+	if path := os.Getenv("TEXT"); path != "" {
+		text = testutil.Must(os.ReadFile(path))(b)
+	}
+	b.SetBytes(int64(len(text)))
+	var ids []int32
+	for b.Loop() {
+		ids = testutil.Must(t.encode(ids[:0], text))(b)
+	}
+	b.ReportMetric(float64(len(ids))*float64(b.N)/b.Elapsed().Seconds()/1e6, "Mtokens/s")
+}
+
+// FuzzFile: see requireHarmless.
+func FuzzFile(f *testing.F) {
+	for _, c := range smallTokenizers(f) {
+		f.Add([]byte(c.Tokenizer), "Some text, 12 größer\n\n THE of [MASK]")
+	}
+	f.Add([]byte(`{"model":{"type":"Unigram","vocab":[["a",-1e308],["aa",1e308],["<unk>",0]],"unk_id":2}}`), "aab")
+	path := filepath.Join(f.TempDir(), "tokenizer.json")
+	f.Fuzz(func(t *testing.T, file []byte, text string) { _ = requireHarmless(t, path, file, []string{text}) })
+}
+
+// FuzzRoundTrip: a byte-level tokenizer without a normalizer, whose vocabulary has each byte, loses nothing of a text,
+// however it cuts words.
+func FuzzRoundTrip(f *testing.F) {
+	var all []*Tokenizer
+	for _, c := range smallTokenizers(f) {
+		if !slices.Contains([]string{"gpt2", "llama3", "qwen", "other", "digits"}, c.Name) {
+			continue
+		}
+		var cuts, file map[string]json.RawMessage
+		require.NoError(f, json.Unmarshal(c.Tokenizer, &cuts))
+		require.NoError(f, json.Unmarshal(smallTokenizer(f), &file))
+		file["pre_tokenizer"] = cuts["pre_tokenizer"]
+		v := testutil.Must(parseHuggingFace(testutil.Must(json.Marshal(file))(f)))(f)
+		all = append(all, v.tokenizer())
+	}
+	require.Len(f, all, 5)
+	f.Add("Some text, 12 größer\n\n THE of <|endoftext|>")
+	f.Add("\u0000\ufeff\ufffd\r\n'S 'ſ \U0010ffff")
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, v := range all {
+			ids, err := v.Encode(text)
+			if !utf8.ValidString(text) {
+				require.ErrorContains(t, err, "not UTF-8")
+				continue
+			}
+			require.NoError(t, err)
+			decoded := testutil.Must(v.Decode(ids))(t)
+			require.Equal(t, text, decoded)
+			require.Equal(t, text, string(appendTokens(v, ids)))
+			require.Equal(t, len(text), v.TextLen(ids))
+		}
+	})
 }

@@ -58,7 +58,6 @@ func isPunctuation(r rune) bool {
 	return unicode.IsPunct(r) && unicode.Is(inUnicode8, r)
 }
 
-// isWord reports whether \w matches a character.
 func isWord(r rune) bool {
 	if r < unicode.MaxASCII {
 		return r == '_' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z'

@@ -52,7 +52,6 @@ func (s *state) best() *evaluation {
 	return s.Best
 }
 
-// writeModel writes weights and their configuration into a folder.
 func writeModel(folder string, w *tinylm.Weights) error {
 	config, err := referenceConfig(w.Config)
 	if err != nil {
@@ -131,7 +130,6 @@ func verifyCheckpoint(path string) (stateText []byte, err error) {
 	return stateText, nil
 }
 
-// parseState reads the text of a state.
 func parseState(text []byte) (s state, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -147,7 +145,6 @@ func parseState(text []byte) (s state, err error) {
 // checkpointFiles returns the names of the files of a checkpoint that have checksums.
 func checkpointFiles() []string { return []string{modelFile, configFile, solverFile, stateFile} }
 
-// writeChecksums writes the checksums of files of a folder.
 func writeChecksums(folder string, names ...string) error {
 	var sums []byte
 	for _, file := range names {
@@ -163,7 +160,6 @@ func writeChecksums(folder string, names ...string) error {
 // checksums are the SHA-256 of files, by file name.
 type checksums map[string]string
 
-// readChecksums reads the checksums of a folder.
 func readChecksums(folder string) (checksums, error) {
 	text, err := files.ReadFile(filepath.Join(folder, checksumsFile), 1<<20)
 	if err != nil {

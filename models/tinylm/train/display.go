@@ -189,7 +189,6 @@ func (d *display) memory(r *runner) string {
 // longest is the most time left that a display shows, 100 years.
 const longest = 100 * 365 * 24 * time.Hour
 
-// text describes the state.
 func (d *display) text(r *runner, rate float64) fields {
 	list := fields{{1, fmt.Sprintf("step %d", r.state.Step)}, {1, fmt.Sprintf("loss %.3f", r.state.MeanLoss)},
 		{3, fmt.Sprintf("%.0f tok/s", rate)}}
@@ -200,7 +199,6 @@ func (d *display) text(r *runner, rate float64) fields {
 	return list
 }
 
-// end removes the bar.
 func (d *display) end() {
 	if d.terminal {
 		_, _ = io.WriteString(d.w, eraseBelow)

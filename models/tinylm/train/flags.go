@@ -185,7 +185,6 @@ func (o *Options) flags() *flag.FlagSet {
 	return set
 }
 
-// optionFields returns the fields of the options by the names of their flags.
 func optionFields() map[string]reflect.StructField {
 	fields := map[string]reflect.StructField{}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Options]()) {
@@ -199,7 +198,6 @@ func optionFields() map[string]reflect.StructField {
 // inFile reports whether a file has the option of a field. The others are for the command line alone.
 func inFile(f reflect.StructField) bool { return strings.Trim(f.Tag.Get("yaml"), "-") != "" }
 
-// fieldFlags returns the names of the flags by those of their fields.
 func fieldFlags() map[string]string {
 	flags := map[string]string{}
 	for name, f := range optionFields() {

@@ -47,15 +47,12 @@ func runAround(path string) (folder, error) {
 	return folder(path), err
 }
 
-// file returns the path of a file or folder of the run.
 func (f folder) file(name string) string { return filepath.Join(string(f), name) }
 
-// checkpoint returns the path of the checkpoint of a step.
 func (f folder) checkpoint(step int) string {
 	return filepath.Join(f.file(checkpointFolder), checkpointName(step))
 }
 
-// checkpointName returns the name of the checkpoint of a step.
 func checkpointName(step int) string { return fmt.Sprintf("%s%09d", checkpointPrefix, step) }
 
 // checkpointStep returns the step of a checkpoint by its name. Only what checkpointName returns is the name of one: a

@@ -133,7 +133,6 @@ func tinyArgs(t testing.TB, more ...string) []string {
 			"-eval-every 3 -eval-tokens 64 -final-eval 64 -sample 4")...), more...)
 }
 
-// parse returns the options of a command line.
 func parse(t testing.TB, args ...string) *Options {
 	t.Helper()
 	return testutil.Must(Parse(args, io.Discard))(t)
@@ -196,25 +195,21 @@ func copyOf(t testing.TB, run string) string {
 	return path
 }
 
-// read returns the content of a file.
 func read(t testing.TB, path ...string) string {
 	t.Helper()
 	return string(testutil.Must(os.ReadFile(filepath.Join(path...)))(t))
 }
 
-// write replaces a file.
 func write(t testing.TB, path, text string) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
-// stepsOf returns the steps of the checkpoints of a run.
 func stepsOf(t testing.TB, run string) []int {
 	t.Helper()
 	return testutil.Must(folder(run).checkpoints())(t)
 }
 
-// wholeCheckpoint returns the newest checkpoint of a run.
 func wholeCheckpoint(t testing.TB, run string) *checkpoint {
 	t.Helper()
 	c, damaged, err := newestCheckpoint(folder(run))
@@ -230,7 +225,6 @@ func descriptionOf(t testing.TB, run string) description {
 	return testutil.Must(folder(run).description())(t)
 }
 
-// describeAs writes run.json.
 func describeAs(t testing.TB, run string, d description) {
 	t.Helper()
 	write(t, folder(run).file(runFile), string(testutil.Must(json.Marshal(d))(t)))
@@ -258,7 +252,6 @@ func modelOf(t testing.TB, run string) string {
 	return read(t, run, modelFile)
 }
 
-// heldOutOf returns the result in run.json.
 func heldOutOf(t testing.TB, run string) float64 {
 	t.Helper()
 	d := descriptionOf(t, run)

@@ -181,7 +181,6 @@ const (
 	heldOutTokens = 4 << 20  // collected from large data; an evaluation takes windows of these at equal distances
 )
 
-// openData opens what -data names.
 func (r *runner) openData(ctx context.Context) (err error) {
 	r.phase("reading data")
 	o := corpus.Options{
@@ -236,7 +235,6 @@ func (r *runner) showSkipped() {
 // leastDocument is the smallest average length in tokens of packed documents for which a batch has room.
 const leastDocument = 16
 
-// goSource returns the source folder of the Go toolchain in PATH.
 func goSource(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {

@@ -113,7 +113,6 @@ func Preset(name string) (Options, error) {
 	return o, nil
 }
 
-// setModel sets the options to the sizes of a model.
 func (o *Options) setModel(c tinylm.Config) {
 	o.Attention, o.Context, o.Layers = string(cmp.Or(c.Attention, tinylm.NSA)), c.Context, c.Layers
 	o.Dim, o.Heads, o.KVHeads, o.KeyDim, o.ValueDim = c.Dim, c.Heads, c.KVHeads, c.KeyDim, c.ValueDim
@@ -132,7 +131,6 @@ func (o *Options) Model(vocab int) tinylm.Config {
 		}}
 }
 
-// sampling returns how the sample is drawn.
 func (o *Options) sampling() tinylm.Sampling {
 	return tinylm.Sampling{Temperature: o.Temperature, TopK: o.TopK, Seed: o.Seed, MaxTokens: o.Sample}
 }
@@ -229,7 +227,6 @@ func (o *Options) check() error {
 	return err
 }
 
-// solverOptions returns the options of the solver.
 func (o *Options) solverOptions() []optim.AdamWOption {
 	list := []optim.AdamWOption{optim.WithBetas(beta1, o.Beta2), optim.WithDecay(o.Decay), optim.WithClip(o.Clip)}
 	if o.Optimizer == muonOptimizer {

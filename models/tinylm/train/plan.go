@@ -169,7 +169,6 @@ func (r *runner) checkMachineOptions() error {
 	return m.Close()
 }
 
-// trainOptions returns the options of the model that trains.
 func (r *runner) trainOptions(recompute, shard bool) []tinylm.ModelOption {
 	list := append(r.modelOptions(), tinylm.WithOptimizer(r.solver), tinylm.WithMachine(append(r.machineOptions(),
 		graph.WithCapture())...))
@@ -191,12 +190,10 @@ func (r *runner) trainOptions(recompute, shard bool) []tinylm.ModelOption {
 	return list
 }
 
-// evalOptions returns the options of the model for evaluations.
 func (r *runner) evalOptions() []tinylm.ModelOption {
 	return append(r.modelOptions(), tinylm.WithParts(), tinylm.WithMachine(r.machineOptions()...))
 }
 
-// modelOptions returns the options of all models of the run.
 func (r *runner) modelOptions() []tinylm.ModelOption {
 	list := []tinylm.ModelOption{tinylm.WithoutLogits()}
 	if r.ContextParallel > 1 {
@@ -208,7 +205,6 @@ func (r *runner) modelOptions() []tinylm.ModelOption {
 	return list
 }
 
-// machineOptions returns the options of all machines of the run.
 func (r *runner) machineOptions() []graph.Option {
 	return []graph.Option{graph.WithPrecision(r.precision), graph.WithBackend(r.backend)}
 }

@@ -386,7 +386,6 @@ func (r *runner) writeBest(res *Result) error {
 	return writeFinal(string(r.folder), r.weights)
 }
 
-// restore takes the weights of the checkpoint of a step.
 func (r *runner) restore(step int) error {
 	path := r.folder.checkpoint(step)
 	if _, err := verifyCheckpoint(path); err != nil {

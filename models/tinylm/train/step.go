@@ -99,7 +99,6 @@ func (r *runner) readBatches(ctx context.Context, s *pendingStep) (after corpus.
 	return after, err
 }
 
-// stepTokens returns the number of tokens of a step.
 func (r *runner) stepTokens() int { return r.Accumulate * r.Batch * r.Context }
 
 // enqueue enqueues a step and the copies of its losses and norm.

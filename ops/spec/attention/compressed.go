@@ -18,7 +18,6 @@ type Compressed struct {
 func (Compressed) Name() string       { return "compressed attention" }
 func (Compressed) InputNames() string { return "q kc vc documents" }
 
-// MaxTokens implements spec.Startable.
 func (op Compressed) MaxTokens(in []spec.Operand) int { return maxTokens(op.Blocks(), in) }
 
 func (Compressed) inputCount() int { return 3 }
@@ -39,7 +38,7 @@ func (op Compressed) Infer(in []spec.Operand) ([]spec.Operand, error) {
 }
 
 func (op Compressed) Bind(k *cpu.Kernel, in, out []spec.Arg) {
-	in, a := bindChecked(k, in, 3, op.Blocks())
+	in, a := bindChecked(k, in, op.Blocks())
 	spec.BindRounded(k, out, func(out []spec.Arg) {
 		spec.ByType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, a, op.mask(a.MaxTokens()), in, out)
 	})
@@ -48,7 +47,7 @@ func (op Compressed) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 func (Compressed) TakesBF16(in, out []spec.Arg) bool { return takesBF16(in, out) }
 
 func (op Compressed) bindGrad(k *cpu.Kernel, takesDelta bool, in, out []spec.Arg) {
-	in, a := bindChecked(k, in, 3, op.Blocks())
+	in, a := bindChecked(k, in, op.Blocks())
 	spec.ByType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, a, op.mask(a.MaxTokens()), takesDelta, in, out)
 }
 

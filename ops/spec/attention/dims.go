@@ -49,9 +49,9 @@ func splitDims(in []spec.Arg, n int, c spec.CompressionBlocks) ([]spec.Arg, dims
 	return in, a
 }
 
-// bindChecked is splitDims. The kernel first checks where the queries start.
-func bindChecked(k *cpu.Kernel, in []spec.Arg, n int, c spec.CompressionBlocks) ([]spec.Arg, dims) {
-	in, a := splitDims(in, n, c)
+// bindChecked is splitDims of an op with three inputs. The kernel first checks where the queries start.
+func bindChecked(k *cpu.Kernel, in []spec.Arg, c spec.CompressionBlocks) ([]spec.Arg, dims) {
+	in, a := splitDims(in, 3, c)
 	a.BindCheckStart(k)
 	return in, a
 }
@@ -104,11 +104,11 @@ func bindQueries(k *cpu.Kernel, a dims, size int, f func(seq spec.Sequence, g, t
 	})
 }
 
-// bindKeys adds to k a phase that calls f, for each group, with runs [lo,hi) of at most size keys of a sequence.
-func bindKeys(k *cpu.Kernel, a dims, size int, f func(seq spec.Sequence, g, lo, hi int, w *cpu.Worker)) {
-	bindGroups(k, a, cpu.CeilDiv(a.RowKeys, size), func(b, g, piece int, w *cpu.Worker) {
-		from, to := spec.PieceBounds(piece, size, a.RowKeys)
-		a.KeyTiles(b, from, to, size, func(seq spec.Sequence, lo, hi int) { f(seq, g, lo, hi, w) })
+// bindKeys adds to k a phase that calls f, for each group, with runs [lo,hi) of at most keyTile keys of a sequence.
+func bindKeys(k *cpu.Kernel, a dims, f func(seq spec.Sequence, g, lo, hi int, w *cpu.Worker)) {
+	bindGroups(k, a, cpu.CeilDiv(a.RowKeys, keyTile), func(b, g, piece int, w *cpu.Worker) {
+		from, to := spec.PieceBounds(piece, keyTile, a.RowKeys)
+		a.KeyTiles(b, from, to, keyTile, func(seq spec.Sequence, lo, hi int) { f(seq, g, lo, hi, w) })
 	})
 }
 

@@ -51,7 +51,6 @@ func (op Grad[F]) withDelta() (spec.Spec, bool) {
 
 func (op Grad[F]) Name() string { return "gradient of " + op.Forward.Name() }
 
-// MaxTokens implements spec.Startable.
 func (op Grad[F]) MaxTokens(in []spec.Operand) int { return maxTokens(op.Blocks(), in) }
 
 func (op Grad[F]) Blocks() spec.CompressionBlocks { return op.Forward.Blocks() }

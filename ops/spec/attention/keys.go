@@ -30,7 +30,7 @@ func widthOf(x spec.Arg) int {
 func bindTranspose[T cpu.Float](k *cpu.Kernel, a dims, x spec.Arg) transposed[T] {
 	c := widthOf(x)
 	y := transposed[T]{a, cpu.Work[T](k, x.Elements()/x.Last()*c), c, x.Dtype == spec.BFloat16}
-	bindKeys(k, a, keyTile, func(seq spec.Sequence, g, lo, hi int, _ *cpu.Worker) {
+	bindKeys(k, a, func(seq spec.Sequence, g, lo, hi int, _ *cpu.Worker) {
 		n := hi - lo
 		if lo >= a.VisibleKeys(seq) {
 			return
@@ -40,7 +40,6 @@ func bindTranspose[T cpu.Float](k *cpu.Kernel, a dims, x spec.Arg) transposed[T]
 	return y
 }
 
-// group returns the keys of a group of a sequence.
 func (x transposed[T]) group(seq spec.Sequence, g int) transposedKeys[T] {
 	at := (seq.Row*x.groups+g)*x.RowKeys + seq.FirstKey
 	return transposedKeys[T]{cpu.Slice[T](x.buf)[at*x.c:][:seq.Keys*x.c], seq.Keys, x.c, x.pairs}

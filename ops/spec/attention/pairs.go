@@ -32,7 +32,7 @@ func bindValuePairs(k *cpu.Kernel, a dims, v spec.Arg) valuePairs {
 		return valuePairs{}
 	}
 	y := valuePairs{a, cpu.Work[float32](k, v.Elements())}
-	bindKeys(k, a, keyTile, func(seq spec.Sequence, g, lo, hi int, _ *cpu.Worker) {
+	bindKeys(k, a, func(seq spec.Sequence, g, lo, hi int, _ *cpu.Worker) {
 		if lo >= a.VisibleKeys(seq) {
 			return
 		}
@@ -49,7 +49,6 @@ func bindValuePairs(k *cpu.Kernel, a dims, v spec.Arg) valuePairs {
 	return y
 }
 
-// group returns the pairs of a group of a sequence.
 func (x valuePairs) group(seq spec.Sequence, g int) []float32 {
 	at := (seq.Row*x.groups+g)*x.RowKeys + seq.FirstKey
 	return cpu.Slice[float32](x.buf)[at*x.valueDim:][:seq.Keys*x.valueDim]

@@ -19,7 +19,6 @@ type SelectBlocks struct {
 func (SelectBlocks) Name() string       { return "select blocks" }
 func (SelectBlocks) InputNames() string { return "q kc lse documents" }
 
-// MaxTokens implements spec.Startable.
 func (op SelectBlocks) MaxTokens(in []spec.Operand) int { return maxTokens(op.Blocks(), in) }
 
 // scorer returns the attention op whose probabilities score the blocks.

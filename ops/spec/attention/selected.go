@@ -20,7 +20,6 @@ type Selected struct {
 func (Selected) Name() string       { return "selected attention" }
 func (Selected) InputNames() string { return "q k v idx documents" }
 
-// MaxTokens implements spec.Startable.
 func (op Selected) MaxTokens(in []spec.Operand) int { return maxTokens(op.Blocks(), in) }
 
 func (Selected) inputCount() int { return 4 }
@@ -100,7 +99,6 @@ func (c selectedBlocks) numBlocks(s int) int { return cpu.CeilDiv(s, c.size) }
 // maxKeys returns the largest number of keys that a query can have selected.
 func (c selectedBlocks) maxKeys() int { return min(c.n*c.size, c.RowKeys) }
 
-// list returns the blocks of query t of group g.
 func (c selectedBlocks) list(seq spec.Sequence, g, t int) []int32 {
 	return cpu.Slice[int32](c.idx.Buf)[((seq.Row*c.RowTokens+seq.FirstToken+t)*c.groups+g)*c.n:][:c.n]
 }
@@ -135,7 +133,6 @@ func (c selectedBlocks) startedBlocks(seq spec.Sequence, g, t int) []int32 {
 	return idx
 }
 
-// contains reports whether query t has selected the block of a key.
 func (c selectedBlocks) contains(seq spec.Sequence, g, t, key int) bool {
 	return slices.Contains(c.list(seq, g, t), int32(key/c.size))
 }

@@ -17,7 +17,6 @@ type SlidingWindow struct {
 func (SlidingWindow) Name() string       { return "sliding window" }
 func (SlidingWindow) InputNames() string { return "q k v documents" }
 
-// MaxTokens implements spec.Startable.
 func (op SlidingWindow) MaxTokens(in []spec.Operand) int { return maxTokens(op.Blocks(), in) }
 
 func (SlidingWindow) inputCount() int { return 3 }
@@ -36,7 +35,7 @@ func (op SlidingWindow) Infer(in []spec.Operand) ([]spec.Operand, error) {
 }
 
 func (op SlidingWindow) Bind(k *cpu.Kernel, in, out []spec.Arg) {
-	in, a := bindChecked(k, in, 3, op.Blocks())
+	in, a := bindChecked(k, in, op.Blocks())
 	spec.BindRounded(k, out, func(out []spec.Arg) {
 		spec.ByType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, a, op.mask(a.MaxTokens()), in, out)
 	})
@@ -45,7 +44,7 @@ func (op SlidingWindow) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 func (SlidingWindow) TakesBF16(in, out []spec.Arg) bool { return takesBF16(in, out) }
 
 func (op SlidingWindow) bindGrad(k *cpu.Kernel, takesDelta bool, in, out []spec.Arg) {
-	in, a := bindChecked(k, in, 3, op.Blocks())
+	in, a := bindChecked(k, in, op.Blocks())
 	spec.ByType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, a, op.mask(a.MaxTokens()), takesDelta, in, out)
 }
 

@@ -41,7 +41,6 @@ func spanPairs(mask func(s int) span, in []spec.Operand) float64 {
 	return float64(n)
 }
 
-// sees reports whether token t sees the key.
 func (m span) sees(t, key int) bool {
 	lo, hi := m.keys(t)
 	return lo <= key && key < hi
@@ -59,7 +58,6 @@ type maskedSpan struct {
 	blocks *selectedBlocks
 }
 
-// sees reports whether query t of group g sees the key.
 func (m maskedSpan) sees(seq spec.Sequence, g, t, key int) bool {
 	return m.span.sees(seq.Start+t, key) && (m.blocks == nil || m.blocks.contains(seq, g, t, key))
 }

@@ -60,7 +60,7 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool
 				f.rowGrad(seq, g, t0, t1, nil, nil, w)
 			}
 		})
-		bindKeys(k, a, keyTile, func(seq spec.Sequence, g, from, to int, w *cpu.Worker) {
+		bindKeys(k, a, func(seq spec.Sequence, g, from, to int, w *cpu.Worker) {
 			if f.parts(seq) == 0 {
 				first, end := f.span.queries(seq, from, to)
 				keysOf := func(t int) (lo, hi int) { return f.span.keys(seq.Start + t) }
@@ -116,7 +116,7 @@ func (f *spanBackward[T]) bindParts(k *cpu.Kernel) {
 			}
 		})
 	})
-	bindKeys(k, f.dims, keyTile, func(seq spec.Sequence, g, from, to int, _ *cpu.Worker) {
+	bindKeys(k, f.dims, func(seq spec.Sequence, g, from, to int, _ *cpu.Worker) {
 		if n := f.parts(seq); n > 0 {
 			f.sumOfParts(f.gradK, f.partsK, seq, g, from, to, n, f.keyDim)
 			f.sumOfParts(f.gradV, f.partsV, seq, g, from, to, n, f.valueDim)

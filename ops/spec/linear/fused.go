@@ -243,7 +243,6 @@ func SplitFusedGrad[A any](op FusedGrad, in []A) (x A, dys [][]A, ws []A) {
 	return x, dys, ws[:len(dys):len(dys)]
 }
 
-// layers returns the number of layers.
 func (op FusedGrad) layers() int {
 	if n := slices.Index(op.Terms[:], 0); n >= 0 {
 		return n

@@ -28,7 +28,6 @@ type AdamW struct {
 func (AdamW) Name() string       { return "adamw" }
 func (AdamW) InsertedBy() string { return insertedBy }
 
-// UpdatedInputs implements spec.Updating.
 func (op AdamW) UpdatedInputs() []int { return updatedInputs(len(op.Decay), 4, op.Copies) }
 
 // updatedInputs returns the indices of the weights of n tensors with size inputs each, and a copy if there are copies.

@@ -40,7 +40,6 @@ type Muon struct {
 func (Muon) Name() string       { return "muon" }
 func (Muon) InsertedBy() string { return insertedBy }
 
-// UpdatedInputs implements spec.Updating.
 func (op Muon) UpdatedInputs() []int { return updatedInputs(len(op.Decay), 3, op.Copies) }
 
 func (op Muon) Infer(in []spec.Operand) ([]spec.Operand, error) {
@@ -108,7 +107,6 @@ type muonWork struct {
 	norm                      *cpu.Buf // r: [1]
 }
 
-// side returns the smaller of rows and columns.
 func (m *muonMatrix) side() int { return min(m.rows, m.cols) }
 
 func (m *muonMatrix) elements() int { return m.rows * m.cols }
@@ -136,7 +134,6 @@ func (m *muonMatrix) updateProduct() cpu.Product {
 	return cpu.Product{M: m.rows, N: m.cols, C: m.update, Terms: []cpu.Term{{K: m.side(), A: a, B: b}}}
 }
 
-// bindMuon adds to k the phases of the op.
 func bindMuon[T cpu.Float](k *cpu.Kernel, op Muon, in []spec.Arg) {
 	hyper, normOfAll, tensors := SplitMuon(op, in)
 	numbers := stepNumbers{hyper.Buf, normOfAll.Buf}
@@ -186,7 +183,6 @@ type muonGroup[T cpu.Float] struct {
 	numbers  stepNumbers
 }
 
-// bindMuonGroup adds to k the phases for one group of matrices.
 func bindMuonGroup[T cpu.Float](k *cpu.Kernel, matrices []muonMatrix, numbers stepNumbers) {
 	g := muonGroup[T]{k, matrices, numbers}
 	g.bindMomentum()
@@ -205,7 +201,6 @@ func (g muonGroup[T]) bindPhase(pieces []tensorPiece, f func(m *muonMatrix, lo, 
 	})
 }
 
-// bindProducts adds the products of each matrix to one phase.
 func (g muonGroup[T]) bindProducts(products func(m *muonMatrix) []cpu.Product) {
 	var list []cpu.Product
 	for i := range g.matrices {
@@ -214,7 +209,6 @@ func (g muonGroup[T]) bindProducts(products func(m *muonMatrix) []cpu.Product) {
 	cpu.Products[T](g.k, list...)
 }
 
-// bindProduct is bindProducts for one product of each matrix.
 func (g muonGroup[T]) bindProduct(product func(m *muonMatrix) cpu.Product) {
 	g.bindProducts(func(m *muonMatrix) []cpu.Product { return []cpu.Product{product(m)} })
 }
@@ -286,7 +280,6 @@ func (g muonGroup[T]) bindPolynomials() {
 	}
 }
 
-// bindUpdate changes the weights.
 func (g muonGroup[T]) bindUpdate() {
 	g.bindProduct((*muonMatrix).updateProduct)
 	g.bindPhase(g.pieces((*muonMatrix).elements), func(m *muonMatrix, lo, hi int) {

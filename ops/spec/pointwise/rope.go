@@ -25,7 +25,6 @@ const maxStart = math.MaxInt32
 
 func (RoPE) InputNames() string { return "x documents" }
 
-// MaxTokens implements spec.Startable.
 func (RoPE) MaxTokens([]spec.Operand) int { return maxStart }
 
 func (op RoPE) Name() string {

@@ -190,7 +190,6 @@ func (d *Driver) gpu() *gpu {
 	return nil
 }
 
-// Find implements sharedlib.Library.
 func (d *Driver) Find(name string) (sharedlib.Code, error) {
 	function := strings.TrimSuffix(strings.TrimPrefix(name, "cu"), "_v2")
 	h := handlerOf(function)

@@ -58,7 +58,6 @@ func (s *stream) add(o op) *op {
 	return &(*q)[len(*q)-1]
 }
 
-// step runs the next op in s.
 func (d *Driver) step(s *stream) {
 	o := &s.queue[s.next]
 	s.next++

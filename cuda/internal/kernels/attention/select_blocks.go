@@ -115,7 +115,6 @@ func (a selection) blocksByScore() int64 {
 	return a.topN - spec.ForcedBlocks
 }
 
-// kernel returns the general kernel.
 func (a selection) kernel() tiledKernel {
 	p := a.params()
 	shared := func(x tile) int64 {

@@ -125,7 +125,6 @@ func (a selectedProblem) keyTiles() []tile {
 
 func (a selectedProblem) rowGrid(x tile) int64 { return a.rowTiles(a.wholeQueries(x.m)) }
 
-// forwardParams is problem.forwardParams with the blocks.
 func (a selectedProblem) forwardParams() *params {
 	p := a.problem.forwardParams()
 	p.blocks = a.blocks()

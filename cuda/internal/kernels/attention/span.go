@@ -39,14 +39,12 @@ type spanProblem struct {
 	span span
 }
 
-// forwardParams is problem.forwardParams with the span.
 func (a spanProblem) forwardParams() *params {
 	p := a.problem.forwardParams()
 	p.span = a.span
 	return p
 }
 
-// gradParams is problem.gradParams with the span.
 func (a spanProblem) gradParams(b *kernels.Builder) *params {
 	p := a.problem.gradParams(b)
 	p.span = a.span

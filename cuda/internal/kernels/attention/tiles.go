@@ -102,7 +102,6 @@ func (a problem) guardMMA(shared func(width int64) int64) error {
 	return a.CheckShared("mma", shared(a.mmaWidth()))
 }
 
-// mmaKernel returns the kernel of an op that is compiled for the width.
 func (a problem) mmaKernel(op string) string {
 	return a.Type.Name(fmt.Sprintf("%s_mma%d", op, a.mmaWidth()))
 }

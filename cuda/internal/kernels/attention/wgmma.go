@@ -18,7 +18,6 @@ const (
 // wgmmaThreads is the number of threads of a thread block that owns so many rows or keys.
 func wgmmaThreads(owned int64) int64 { return 128 + 2*owned }
 
-// wgmmaKernel returns the kernel of an op that is compiled for the widths w.
 func (a problem) wgmmaKernel(op string, w widths) string {
 	return a.Type.Name(op + "_wgmma" + w.name())
 }

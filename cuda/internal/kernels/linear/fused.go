@@ -82,7 +82,6 @@ func fewFused(b *kernels.Builder, op linear.Fused) {
 	})
 }
 
-// fusedProducts returns the product of x and all weights.
 func fusedProducts(c *kernels.Call, op linear.Fused) []kernels.Product {
 	x, ws, biases, _ := linear.SplitFused(op, len(c.Out), c.In)
 	in, bias := ws[0].Dim(1), len(biases) > 0
@@ -90,7 +89,6 @@ func fusedProducts(c *kernels.Call, op linear.Fused) []kernels.Product {
 	return []kernels.Product{p}
 }
 
-// totalRows is the number of rows of all weights.
 func totalRows(ws []kernels.Operand) (total int64) {
 	for _, w := range ws {
 		total += w.Dim(0)

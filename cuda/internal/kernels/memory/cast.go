@@ -8,7 +8,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// Entries returns the entry of the cast.
 func Entries() []kernels.Entry {
 	return kernels.Entries(CastEntry[spec.Cast](kernels.In(kernels.Any("x")).Out(kernels.Any("y"))))
 }

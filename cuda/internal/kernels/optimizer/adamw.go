@@ -109,7 +109,6 @@ func runsOf(tensor int, n int64) (runs []adamWRun) {
 // runGrid is a grid with a block for each run.
 func runGrid(runs []adamWRun) kernels.Dim { return kernels.Line(min(int64(len(runs)), math.MaxInt32)) }
 
-// tensorOf describes a tensor.
 func tensorOf(decay byte, weight, grad, m, half kernels.Operand) adamWTensor {
 	t := adamWTensor{
 		weight: weight.Ref, grad: grad.Ref, m: m.Ref, n: weight.N(), gradType: int32(grad.Type()),

@@ -64,7 +64,6 @@ func ordered(x kernels.Operand, order []int) view {
 	return v
 }
 
-// elements returns the number of elements.
 func (v view) elements() int64 {
 	n := int64(1)
 	for _, size := range v.sizes {

@@ -178,7 +178,6 @@ func sideOf(x kernels.Operand, axes []int) (side, bool) {
 	return s, true
 }
 
-// copyTo returns the copy with the axes in order.
 func (s side) copyTo(to kernels.Ref) elementCopy {
 	from := ordered(s.x, s.order)
 	return elementCopy{from, rowMajor(to, from.sizes...)}

@@ -90,7 +90,6 @@ func (r *reader) bool(name string) bool { return field(r, name, reflect.Bool, re
 
 func (r *reader) int(name string) int { return int(field(r, name, reflect.Int, reflect.Value.Int)) }
 
-// ints copies a slice of ints.
 func (r *reader) ints(name string) []int {
 	return field(r, name, reflect.Slice, func(v reflect.Value) []int {
 		out := make([]int, v.Len())

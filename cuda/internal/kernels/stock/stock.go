@@ -85,7 +85,6 @@ func ofInputs(names ...string) kernels.Types {
 	return kernels.In(kernels.Float32(names...)).Out(kernels.Float32("y"))
 }
 
-// refuseShapes returns the refusal of the shapes of an op.
 func refuseShapes(c *kernels.Call) error {
 	in := make([]tensor.Shape, len(c.In))
 	for i, o := range c.In {

@@ -93,7 +93,6 @@ func (l *Library) Misuse() error {
 	return errors.Join(l.misuse...)
 }
 
-// Find implements sharedlib.Library.
 func (l *Library) Find(symbol string) (sharedlib.Code, error) {
 	name := strings.TrimPrefix(symbol, "nccl")
 	if name == l.Lacks {

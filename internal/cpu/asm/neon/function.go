@@ -56,7 +56,6 @@ func newFunction(out io.Writer, name, params, result string) *function {
 	return f
 }
 
-// declaration returns the declaration of f in Go.
 func (f *function) declaration() string {
 	return strings.TrimSpace(fmt.Sprintf("func %s(%s) %s", f.name, f.params, f.result))
 }

@@ -132,7 +132,6 @@ func (f *function) copy(d, n vec) {
 	f.op("VORR", fmt.Sprintf("V%d.B16", int(n)), fmt.Sprintf("V%d.B16", int(n)), fmt.Sprintf("V%d.B16", int(d)))
 }
 
-// zero clears v.
 func (f *function) zero(v vec) {
 	name := fmt.Sprintf("V%d.B16", int(v))
 	f.op("VEOR", name, name, name)

@@ -15,7 +15,6 @@ type columnBlock struct{ vectors, lanes, maxRows int }
 // name begins the labels of the block.
 func (b columnBlock) name() string { return fmt.Sprintf("v%dl%d", b.vectors, b.lanes) }
 
-// cols returns the number of columns.
 func (b columnBlock) cols(vt vectorType) int { return (b.vectors-1)*vt.lanes() + b.lanes }
 
 // columnBlocks returns the blocks, the widest first: whole vectors, then parts of a single one.
