@@ -178,10 +178,16 @@ func extendCases(t *testing.T, dev device, tries int, cases []opcases.Decoding, 
 func (x *extending) compare(rng *rand.Rand) {
 	cache, starts := x.newCache(), make([]int32, len(x.lengths))
 	for !slices.Equal(starts, x.lengths) {
-		now, added, size := slices.Clone(starts), slices.Clone(starts), 1+rng.IntN(x.context-int(slices.Max(starts)))
+		now, added := slices.Clone(starts), make([]int32, len(starts))
 		for i, start := range starts {
-			if added[i] = int32(rng.IntN(min(size, int(x.lengths[i]-start)) + 1)); rng.IntN(4) == 0 || start == x.lengths[i] {
+			if start == x.lengths[i] || rng.IntN(4) == 0 {
 				now[i], added[i] = 0, -1
+			}
+		}
+		size := 1 + rng.IntN(x.context-int(slices.Max(now)))
+		for i, start := range starts {
+			if added[i] == 0 {
+				added[i] = int32(rng.IntN(min(size, int(x.lengths[i]-start)) + 1))
 			}
 		}
 		if slices.Max(added) < 0 {
