@@ -74,11 +74,11 @@ func DecodeOn(b graph.Backend, p graph.Precision) DecoderOption {
 	return func(o *decoderOptions) { o.backend, o.precision = b, p }
 }
 
-// DefaultPrefillChunk is the number of tokens of a chunk without PrefillChunk.
+// DefaultPrefillChunk is the number of tokens of a chunk without PrefillChunk, on the CPU.
 const DefaultPrefillChunk = 2048
 
-// PrefillChunk makes a decoder prefill prompts in chunks of n tokens; 0 means DefaultPrefillChunk. The activations are
-// those of a chunk: with a longer prompt only the buffers of keys and values grow, which all layers share and which have
+// PrefillChunk makes a decoder prefill prompts in chunks of n tokens; 0 means DefaultPrefillChunk on the CPU, and whole
+// prompts on a GPU, where chunks have not been timed. The activations are those of a chunk: with a longer prompt only the buffers of keys and values grow, which all layers share and which have
 // the size of the context. The results do not depend on n, on the CPU in no bit. A backend without an implementation of
 // decode.Extend prefills whole prompts, and n has to be 0.
 func PrefillChunk(n int) DecoderOption { return func(o *decoderOptions) { o.chunk = n } }
@@ -123,7 +123,7 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 		return nil, fmt.Errorf("chunks of %d tokens, want at least 1, or 0 for %d", o.chunk, DefaultPrefillChunk)
 	case o.chunk > 0 && !d.extends:
 		return nil, fmt.Errorf("prefill in chunks of %d tokens: %s has no kernel for it", o.chunk, o.backend.Device().Kind)
-	case !d.extends:
+	case !d.extends || o.chunk == 0 && !o.backend.Device().Host:
 		d.chunk = context // one chunk for any prompt
 	}
 	if err := d.newCaches(o.backend); err != nil {
