@@ -16,7 +16,7 @@ type ApplyOption func(*applyOptions)
 
 type applyOptions struct {
 	cuSeqlens   *G.Node
-	rank, ranks int // of WithContext; 0 ranks without it
+	rank, ranks int // of WithContext; one rank without it
 }
 
 // WithCuSeqlens packs documents into the rows of x. cuSeqlens holds their boundaries [K+1], int32 or int: see

@@ -94,8 +94,8 @@ func newCall(gpu GPU, library Library, s graph.Call) (*Call, error) {
 	return c, nil
 }
 
-// call returns the operands of s as the guard and the launches get them, a table of documents apart from the others. It
-// refuses types that the entry does not take.
+// call returns the operands of s as the guard and the launches get them, a table of documents or a start apart from
+// the others. It refuses types that the entry does not take.
 func (e *Entry) call(s graph.Call, gpu GPU, library Library) (*Call, error) {
 	typ, err := e.Types.check(s)
 	if err != nil {
@@ -104,13 +104,12 @@ func (e *Entry) call(s graph.Call, gpu GPU, library Library) (*Call, error) {
 	c, err := newCall(gpu, library, s)
 	c.Type = typ
 	if err == nil && e.Types.takesDocuments(s) {
-		if start, ok := spec.StartOf(s.Spec, s.In); ok {
-			c.Starts = c.In[start.Input].Ref
-			c.In = slices.Delete(c.In, start.Input, start.Input+1)
-			return c, nil
+		i := slices.IndexFunc(c.In, func(o Operand) bool { return o.IsTable() })
+		if _, start := spec.StartOf(s.Spec, s.In); start {
+			c.Starts = c.In[i].Ref
+		} else {
+			c.Documents = c.In[i].Ref
 		}
-		i := slices.IndexFunc(c.In, func(o Operand) bool { return spec.HasDocuments([]spec.Operand{o.Operand}) })
-		c.Documents = c.In[i].Ref
 		c.In = slices.Delete(c.In, i, i+1)
 	}
 	return c, err

@@ -51,17 +51,14 @@ func randomLengths(rng *rand.Rand, B, S, block int) (lengths []int) {
 }
 
 // packedSizes are for general kernels and those on tensor cores, of both widths and wider ones.
-var packedSizes = []struct {
-	opcases.Dims
-	ops.Params
-}{
-	{opcases.Dims{B: 2, S: 150, Hq: 4, Hkv: 2, D: 8, Dv: 16}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 64,
-		TopN: 3, Window: 20}},
-	{opcases.Dims{B: 1, S: 260, Hq: 3, Hkv: 1, D: 72, Dv: 128}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64,
-		TopN: 3, Window: 100}},
-	{opcases.Dims{B: 2, S: 99, Hq: 3, Hkv: 1, D: 6, Dv: 7}, ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 6,
-		TopN: 4, Window: 33}},
-	{opcases.Dims{B: 1, S: 220, Hq: 2, Hkv: 2, D: 192, Dv: 128}, ops.Params{BlockLen: 16, Stride: 16,
+var packedSizes = []opcases.AttentionCase{
+	{Dims: opcases.Dims{B: 2, S: 150, Hq: 4, Hkv: 2, D: 8, Dv: 16}, Params: ops.Params{BlockLen: 8, Stride: 4,
+		SelectBlock: 64, TopN: 3, Window: 20}},
+	{Dims: opcases.Dims{B: 1, S: 260, Hq: 3, Hkv: 1, D: 72, Dv: 128}, Params: ops.Params{BlockLen: 32, Stride: 16,
+		SelectBlock: 64, TopN: 3, Window: 100}},
+	{Dims: opcases.Dims{B: 2, S: 99, Hq: 3, Hkv: 1, D: 6, Dv: 7}, Params: ops.Params{BlockLen: 4, Stride: 2,
+		SelectBlock: 6, TopN: 4, Window: 33}},
+	{Dims: opcases.Dims{B: 1, S: 220, Hq: 2, Hkv: 2, D: 192, Dv: 128}, Params: ops.Params{BlockLen: 16, Stride: 16,
 		SelectBlock: 128, TopN: 3, Window: 64}},
 }
 
@@ -182,24 +179,21 @@ func wrongBoundaries(t *testing.T, dev device, tries int) {
 // startSizes are for the kernels of each method: selected attention by bits, by pairs of one tile of keys or of two, by
 // walks over blocks of 64 tokens or less, block selections of several lengths. Only the last two have dims that mma
 // does not take.
-var startSizes = []struct {
-	opcases.Dims
-	ops.Params
-}{
-	{opcases.Dims{B: 2, S: 150, Hq: 4, Hkv: 2, D: 8, Dv: 16}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 64,
-		TopN: 3, Window: 20}},
-	{opcases.Dims{B: 1, S: 460, Hq: 3, Hkv: 1, D: 8, Dv: 8}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64,
-		TopN: 3, Window: 70}},
-	{opcases.Dims{B: 1, S: 900, Hq: 1, Hkv: 1, D: 8, Dv: 16}, ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 128,
-		TopN: 3, Window: 200}},
-	{opcases.Dims{B: 2, S: 129, Hq: 3, Hkv: 1, D: 64, Dv: 64}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 16,
-		TopN: 4, Window: 70}},
-	{opcases.Dims{B: 1, S: 460, Hq: 8, Hkv: 1, D: 64, Dv: 72}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 64,
-		TopN: 3, Window: 33}},
-	{opcases.Dims{B: 2, S: 99, Hq: 3, Hkv: 1, D: 6, Dv: 7}, ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 6,
-		TopN: 4, Window: 33}},
-	{opcases.Dims{B: 1, S: 420, Hq: 2, Hkv: 2, D: 192, Dv: 128}, ops.Params{BlockLen: 16, Stride: 16, SelectBlock: 64,
-		TopN: 3, Window: 64}},
+var startSizes = []opcases.AttentionCase{
+	{Dims: opcases.Dims{B: 2, S: 150, Hq: 4, Hkv: 2, D: 8, Dv: 16}, Params: ops.Params{BlockLen: 8, Stride: 4,
+		SelectBlock: 64, TopN: 3, Window: 20}},
+	{Dims: opcases.Dims{B: 1, S: 460, Hq: 3, Hkv: 1, D: 8, Dv: 8}, Params: ops.Params{BlockLen: 32, Stride: 16,
+		SelectBlock: 64, TopN: 3, Window: 70}},
+	{Dims: opcases.Dims{B: 1, S: 900, Hq: 1, Hkv: 1, D: 8, Dv: 16}, Params: ops.Params{BlockLen: 4, Stride: 2,
+		SelectBlock: 128, TopN: 3, Window: 200}},
+	{Dims: opcases.Dims{B: 2, S: 129, Hq: 3, Hkv: 1, D: 64, Dv: 64}, Params: ops.Params{BlockLen: 32, Stride: 16,
+		SelectBlock: 16, TopN: 4, Window: 70}},
+	{Dims: opcases.Dims{B: 1, S: 460, Hq: 8, Hkv: 1, D: 64, Dv: 72}, Params: ops.Params{BlockLen: 8, Stride: 4,
+		SelectBlock: 64, TopN: 3, Window: 33}},
+	{Dims: opcases.Dims{B: 2, S: 99, Hq: 3, Hkv: 1, D: 6, Dv: 7}, Params: ops.Params{BlockLen: 4, Stride: 2,
+		SelectBlock: 6, TopN: 4, Window: 33}},
+	{Dims: opcases.Dims{B: 1, S: 420, Hq: 2, Hkv: 2, D: 192, Dv: 128}, Params: ops.Params{BlockLen: 16, Stride: 16,
+		SelectBlock: 64, TopN: 3, Window: 64}},
 }
 
 // TestStartsOnGPU: queries from any token on have the results of the oracle, in 500 random cases, in each storage type,
