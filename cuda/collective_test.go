@@ -408,3 +408,15 @@ func TestRanksOnGPUs(t *testing.T) {
 		})
 	}
 }
+
+// TestContextOnGPUs runs a layer of Base() for 32,768 tokens that lie over two GPUs.
+func TestContextOnGPUs(t *testing.T) {
+	cudatest.Open(t)
+	if b, err := cuda.Open(1); err != nil {
+		t.Skip(err)
+	} else {
+		require.NoError(t, b.Close())
+	}
+	disttest.ContextParallel(t, 2, disttest.Layer{NSAConfig: tinylm.Base().NSAConfig, Batch: 1, Seq: 32768},
+		func(rank int) (graph.Backend, error) { return cuda.Open(rank) })
+}

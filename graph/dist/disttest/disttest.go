@@ -1,4 +1,5 @@
-// Package disttest tests the collective ops, and training on several ranks, on any backend.
+// Package disttest tests the collective ops, training on several ranks, and layers whose sequences lie over them, on any
+// backend.
 package disttest
 
 import (
@@ -174,18 +175,19 @@ func Collectives(t *testing.T, ranks int, dt tensor.Dtype, open Open) {
 	}
 }
 
-// input adds an input [n,cols] to g.
-func input(g *G.ExprGraph, name string, dt tensor.Dtype, cols int, data []float64) *G.Node {
+// input adds an input [n,shape...] to g.
+func input(g *G.ExprGraph, name string, dt tensor.Dtype, data []float64, shape ...int) *G.Node {
 	backing := any(data)
 	if dt == tensor.Float32 {
 		backing = testutil.Convert[float32](data)
 	}
-	v := tensor.New(tensor.WithShape(len(data)/cols, cols), tensor.WithBacking(backing))
-	return G.NewMatrix(g, dt, G.WithShape(v.Shape()...), G.WithName(name), G.WithValue(v))
+	all := append([]int{len(data) / tensor.Shape(shape).TotalSize()}, shape...)
+	v := tensor.New(tensor.WithShape(all...), tensor.WithBacking(backing))
+	return G.NewTensor(g, dt, len(all), G.WithShape(all...), G.WithName(name), G.WithValue(v))
 }
 
-func floats(n *G.Node) ([]float64, error) {
-	v, err := graph.HostValue(n.Value())
+func floats(v G.Value) ([]float64, error) {
+	v, err := graph.HostValue(v)
 	if err != nil {
 		return nil, err
 	}
@@ -211,8 +213,8 @@ func runCollective(g graph.Group, apply func(x *G.Node, ranks int) (*G.Node, err
 		return nil, nil, errors.Join(err, b.Close())
 	}
 	if err = m.RunAll(); err == nil {
-		if y, err = floats(result); err == nil {
-			dx, err = floats(grad)
+		if y, err = floats(result.Value()); err == nil {
+			dx, err = floats(grad.Value())
 		}
 	}
 	return y, dx, errors.Join(err, m.Close(), b.Close())
@@ -225,12 +227,12 @@ func buildCollective(g graph.Group, apply func(x *G.Node, ranks int) (*G.Node, e
 	Building.Lock()
 	defer Building.Unlock()
 	net := G.NewGraph()
-	in := input(net, "x", dt, 5, x)
+	in := input(net, "x", dt, x, 5)
 	out, err := apply(G.Must(G.Neg(in)), g.Size())
 	if err != nil {
 		return nil, nil, err
 	}
-	cost := G.Must(G.Sum(G.Must(G.HadamardProd(out, input(net, "dy", dt, 5, dy)))))
+	cost := G.Must(G.Sum(G.Must(G.HadamardProd(out, input(net, "dy", dt, dy, 5)))))
 	grads, err := graph.Grad(cost, in)
 	if err != nil {
 		return nil, nil, err
@@ -256,8 +258,8 @@ func NewRegression(dt tensor.Dtype, rows int) (n Regression, err error) {
 		}
 		return list
 	}
-	n.X, n.Y = input(g, "x", dt, 3, testutil.Normal(1, 3*rows)), input(g, "y", dt, 2, testutil.Normal(2, 2*rows))
-	n.Weights = G.Nodes{input(g, "w0", dt, 4, scaled(3, 12)), input(g, "w1", dt, 2, scaled(4, 8))}
+	n.X, n.Y = input(g, "x", dt, testutil.Normal(1, 3*rows), 3), input(g, "y", dt, testutil.Normal(2, 2*rows), 2)
+	n.Weights = G.Nodes{input(g, "w0", dt, scaled(3, 12), 4), input(g, "w1", dt, scaled(4, 8), 2)}
 	h := G.Must(G.Tanh(G.Must(G.Mul(n.X, n.Weights[0]))))
 	d := G.Must(G.Sub(G.Must(G.Mul(h, n.Weights[1])), n.Y))
 	n.Cost = G.Must(G.Mean(G.Must(G.Square(d))))
@@ -337,7 +339,7 @@ func (n Regression) Train(g graph.Group, b graph.Backend, steps, micro int, opts
 		return nil, nil, err
 	}
 	for _, w := range n.Weights {
-		x, err := floats(w)
+		x, err := floats(w.Value())
 		if err != nil {
 			return nil, nil, err
 		}
