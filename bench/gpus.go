@@ -10,10 +10,15 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/dist"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
@@ -40,6 +45,7 @@ type ranksJob struct {
 	Batch, Seq    int      // of a device
 	Steps, Rounds int      // steps of a run; runs of each kind, in turn
 	Context       bool     // the devices share the sequences, with recomputation
+	Layer         bool     // the devices share the sequence of one layer: see measureLayer
 	Devices       []string // by rank
 }
 
@@ -49,6 +55,7 @@ type rankFigures struct {
 	Alone, Apart, Together float64    // seconds of a run: on device 0 alone; on all, without a group and with one
 	Before, Memory         int        // bytes of the machine on a device: without a group, and the most of all ranks with one
 	Losses                 [2]float64 // of a job with Context: alone, and the mean of all together
+	Forward, Backward      float64    // seconds, of a job with Layer
 }
 
 // contextLengths are the lengths of the sequences that all GPUs share, one a step. Up to contextAlone tokens are timed on
@@ -56,6 +63,12 @@ type rankFigures struct {
 var contextLengths = []int{131072, 524288, 1048576}
 
 const contextAlone, contextRuns = 524288, 2
+
+// layerLengths are the lengths of the sequence of one layer that all GPUs share. SFNSA published a forward and a backward
+// pass of attention of this shape at the last one, in seconds on each of eight H800.
+var layerLengths = []int{262144, 1048576}
+
+const sfnsaForward, sfnsaBackward, layerRounds = 0.576, 1.509, 3
 
 // benchGPUs times data-parallel training steps on the GPUs of this host, and steps with sequences that lie over them.
 func benchGPUs(r *report) {
@@ -76,6 +89,14 @@ func benchGPUs(r *report) {
 			job := ranksJob{Preset: "base", Batch: 1, Seq: seq, Steps: contextRuns, Context: true, Devices: devices(n)}
 			for _, f := range must(job.launch()) {
 				job.addContext(r, f)
+			}
+		})
+	}
+	for _, seq := range layerLengths {
+		r.part(seq, func() {
+			job := ranksJob{Batch: 1, Seq: seq, Rounds: layerRounds, Layer: true, Devices: devices(n)}
+			for _, f := range must(job.launch()) {
+				job.addLayer(r, f)
 			}
 		})
 	}
@@ -103,6 +124,21 @@ func (j ranksJob) addContext(r *report, f rankFigures) {
 	r.add(fmt.Sprintf("time of a token over %d GPUs", n), size, float64(n)*f.Together/f.Alone,
 		fmt.Sprintf("times 1/%d of one GPU's", n), when(j.Seq == contextAlone, atMost(1.1)))
 	r.add("difference of the loss from one GPU's", size, math.Abs(f.Losses[1]-f.Losses[0]), "")
+}
+
+// addLayer adds the figures of a layer whose sequence lies over all GPUs.
+func (j ranksJob) addLayer(r *report, f rankFigures) {
+	n, size := len(j.Devices), fmt.Sprintf("%v %dx%d", trainPrecision, j.Batch, j.Seq)
+	what := fmt.Sprintf("NSA layer, 64 and 4 heads of 128, a sequence over %d GPUs", n)
+	for _, pass := range []struct {
+		name          string
+		seconds, peer float64
+	}{{", forward", f.Forward, sfnsaForward}, {", backward", f.Backward, sfnsaBackward}} {
+		r.add(what+pass.name, size, 1e3*pass.seconds, "ms")
+		r.add(what+pass.name+", all GPUs", size, float64(n)*pass.seconds, "GPU-s",
+			when(j.Seq == layerLengths[len(layerLengths)-1], against("SFNSA, attention on eight H800, published", 8*pass.peer)))
+	}
+	r.add(what+", memory of the machine, a GPU", size, float64(f.Memory)/(1<<20), "MiB")
 }
 
 // gpuCount returns the number of GPUs that are present with b. A test's device has a second one.
@@ -179,8 +215,11 @@ func runRank(text string) {
 	}()
 	check(err)
 	measure := j.measure
-	if j.Context {
+	switch {
+	case j.Context:
 		measure = j.measureContext
+	case j.Layer:
+		measure = j.measureLayer
 	}
 	if list := measure(g, b); o.Rank == 0 {
 		check(json.NewEncoder(os.Stdout).Encode(list))
@@ -252,6 +291,51 @@ func (j ranksJob) measureContext(g graph.Group, b graph.Backend) []rankFigures {
 	}
 	f.Losses[1] = sum / float64(g.Size())
 	return []rankFigures{f}
+}
+
+// layerConfig is a layer with the attention of SFNSA's figures. It is narrow, so that its projections take little time.
+var layerConfig = nn.NSAConfig{Dim: 256, Heads: 64, KVHeads: 4, KeyDim: 128, ValueDim: 128, GateHidden: 16, Params: base.Params}
+
+// measureLayer takes part in the measurement of a norm and one NSA layer whose sequence lies over all ranks: their forward
+// pass, and what a machine with the gradients of input and weights takes longer. Inputs and weights are on the devices.
+func (j ranksJob) measureLayer(g graph.Group, b graph.Backend) []rankFigures {
+	precision := trainPrecision
+	if !b.Device().Half {
+		precision = graph.F32
+	}
+	const norm = "norm"
+	dim := layerConfig.Dim
+	var own []float32 // of a rank [2B,S/(2*ranks),dim]
+	all := normal(j.Batch * j.Seq * dim)
+	for row := range slices.Chunk(all, j.Seq*dim) {
+		for _, t := range must(nn.ContextTokens(g.Rank(), g.Size(), j.Seq)) {
+			own = append(own, row[t*dim:][:dim]...)
+		}
+	}
+	measure := func(backward bool) (s float64, memory int) {
+		net := G.NewGraph()
+		builder := nn.NewBuilder(net, append(layerConfig.LayerParams("layer."), nn.Param{Name: norm + ".weight",
+			Shape: tensor.Shape{dim}, Init: nn.Ones()}), nn.Random(tensor.Float32, 1))
+		part := func(name string) *G.Node { return inputOf(net, name, own, 2*j.Batch, j.Seq/g.Size()/2, dim) }
+		x := builder.RMSNorm(part("x"), norm, 1e-6)
+		y := must(builder.NSA("layer.", layerConfig).Apply(x, nn.WithContext(g.Rank(), g.Size())))
+		if backward {
+			addGradients(y, part("gradient of y"), builder.Learnables()...)
+		}
+		inputs := must(graph.MoveInputs(b, net.Inputs()...))
+		defer mustClose(inputs)
+		m := must(graph.NewMachine(net, graph.WithBackend(b), graph.WithPrecision(precision), graph.WithGroup(g)))
+		defer mustClose(m)
+		s = seconds(j.Rounds, func() error {
+			err := errors.Join(m.RunAll(), m.Synchronize())
+			must(g.AllGather("end of a run", nil))
+			return err
+		})
+		return s, most(g, m.Plan().Memory())
+	}
+	forward, _ := measure(false)
+	both, memory := measure(true)
+	return []rankFigures{{Forward: forward, Backward: both - forward, Memory: memory}}
 }
 
 func most(g graph.Group, x int) (n int) {

@@ -43,6 +43,9 @@ func TestRanksMeasureTogether(t *testing.T) {
 	f := testutil.Must(job.launch())(t)[0]
 	require.Positive(t, min(f.Alone, f.Together))
 	require.InDelta(t, f.Losses[0], f.Losses[1], 1e-5)
+	layer := ranksJob{Batch: 1, Seq: 64, Rounds: 1, Layer: true, Devices: job.Devices}
+	f = testutil.Must(layer.launch())(t)[0]
+	require.Positive(t, min(f.Forward, float64(f.Memory)))
 	job.Devices[1] = "nonsense"
 	_, err := job.launch()
 	require.ErrorContains(t, err, `rank 1: exit status 2: bench: -device "nonsense"`)
