@@ -24,6 +24,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/internal/launch"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/origin"
 	"github.com/gorgonia-nsa/nsa/internal/terminal"
@@ -42,19 +43,29 @@ const (
 		"answers as a table (CSV) and two plots (PNG)."
 	examples = `
 		-context 16384 -device cuda:0 -precision bf16 # on a GPU
-		-context 4096 -asked 65536 -device cuda:0 # asked far beyond the training`
+		-context 4096 -asked 65536 -device cuda:0 # asked far beyond the training
+		-context 65536 -context-parallel 2 -device cuda:0,1 # documents over two GPUs`
 )
 
 // fieldFlags returns the flags whose names are not those of their fields.
 func fieldFlags() map[string]string { return map[string]string{"Pairs": "needles"} }
 
-// options are those of a command line. Options.Backend is not set.
+// options are those of a command line. Options.Backend and Options.Group are not set.
 type options struct {
 	recall.Options
 	task, other recall.Task // other has the documents of -asked
 	kinds       []recall.Kind
 	out, device string
+	ranks       int // that share a document
 	set         *flag.FlagSet
+}
+
+// fits returns an error unless the program can run on so many ranks.
+func (o *options) fits(ranks int) error {
+	if ranks != o.ranks {
+		return command.UsageError(fmt.Errorf("-context-parallel %d on %d ranks: want as many", o.ranks, ranks))
+	}
+	return nil
 }
 
 // parse returns the options of a command line. After -help it writes the list of flags to help and returns
@@ -70,10 +81,13 @@ func parse(args []string, help io.Writer) (_ *options, err error) {
 	asked := o.set.Int("asked", 0,
 		"tokens of other documents in which the trained models are asked too; 0: eight times -context")
 	o.set.StringVar(&o.out, "out", "results/recall", "folder of the CSV file and the plots")
-	o.set.StringVar(&o.device, "device", "cpu", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
+	o.set.StringVar(&o.device, "device", "cpu",
+		"auto, cpu or cuda:N; cuda:0,1, cuda:all or cpu:N are several ranks; auto is the first GPU, or the CPU")
+	o.set.IntVar(&o.ranks, "context-parallel", 1, "ranks that share each long document: all of -device")
 	o.set.IntVar(&o.Steps, "steps", o.Steps, "steps of training")
 	o.set.IntVar(&o.Rows, "rows", o.Rows,
 		"rows of -context tokens in a step; documents are shorter at first, and share a row")
+	o.set.IntVar(&o.EvalEvery, "eval-every", o.EvalEvery, "steps between two evaluations")
 	o.set.Float64Var(&o.LR, "lr", o.LR, "highest learning rate")
 	o.set.Uint64Var(&o.Seed, "seed", o.Seed, "of weights and documents")
 	if err := command.Parse(o.set, args, help); err != nil {
@@ -110,7 +124,27 @@ func run(ctx context.Context, args []string, w io.Writer) (err error) {
 		return err
 	}
 	defer command.Explain(&err, o.set, fieldFlags())
-	if o.Backend, err = cuda.Select(o.device); err != nil {
+	if launched, err := launch.Ranks(ctx, o.device, o.fits); launched {
+		return err
+	}
+	group, device, err := launch.Join(ctx, o.device)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil && ctx.Err() != nil { // another rank may have stopped before
+			err = errors.Join(context.Cause(ctx), err)
+		}
+		group.Fail(err)
+		err = errors.Join(err, group.Close())
+	}()
+	if err := o.fits(group.Size()); err != nil {
+		return err
+	}
+	if o.Group = group; group.Rank() > 0 {
+		w = io.Discard
+	}
+	if o.Backend, err = cuda.Select(device); err != nil {
 		return command.UsageError(command.Flag("device", o.device, err))
 	}
 	defer func() { err = errors.Join(err, o.Backend.Close()) }()
@@ -120,15 +154,17 @@ func run(ctx context.Context, args []string, w io.Writer) (err error) {
 	if err := o.Precision.Check(o.Backend.Device()); err != nil {
 		return err
 	}
-	if err := files.MakeFolder(o.out); err != nil {
-		return command.Flag("out", o.out, err)
+	if group.Rank() == 0 {
+		if err := files.MakeFolder(o.out); err != nil {
+			return command.Flag("out", o.out, err)
+		}
 	}
 	fmt.Fprintln(w, cuda.Describe(o.Backend))
 	runs, err := recall.Compare(ctx, o.task, o.other, o.kinds, o.Options, w)
 	if errors.Is(err, memory.ErrTooMuch) {
 		err = fmt.Errorf("%w: reduce -rows, -context or -asked", err)
 	}
-	if err != nil {
+	if err != nil || group.Rank() > 0 {
 		return err
 	}
 	paths, err := recall.Report{Task: o.task, Runs: runs, Origin: o.originColumns()}.Save(o.out)

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/inspect"
 )
@@ -29,7 +30,8 @@ type Run struct {
 func (r Run) contexts() []int { return slices.Sorted(maps.Keys(r.Final)) }
 
 // Compare trains models of the given kinds on t one after the other. It evaluates each in documents of t and of other,
-// a task of the same pairs in longer or shorter documents; other may be t. It writes its progress and a table to w.
+// a task of the same pairs in longer or shorter documents; other may be t. It writes its progress and a table to w. With
+// o.Group all ranks call it; rank 0 alone looks at a model.
 func Compare(ctx context.Context, t, other Task, kinds []Kind, o Options, w io.Writer) (runs []Run, err error) {
 	switch {
 	case ctx == nil:
@@ -44,7 +46,7 @@ func Compare(ctx context.Context, t, other Task, kinds []Kind, o Options, w io.W
 			return nil, err
 		}
 	}
-	if err := cmp.Or(o.Validate(t), other.Validate()); err != nil {
+	if err := cmp.Or(o.Validate(t), other.Validate(), fault.In("recall", "", o.checkRanks(other.Context))); err != nil {
 		return nil, err
 	}
 	if other.Pairs != t.Pairs || other.Values != t.Values {
@@ -73,7 +75,7 @@ func Compare(ctx context.Context, t, other Task, kinds []Kind, o Options, w io.W
 				run.Final[t.Context] = t.byDistance(answers, bins)
 			}
 		}
-		if k == NSA && err == nil {
+		if k == NSA && err == nil && o.rank() == 0 {
 			run.Look, err = t.look(weights, o)
 		}
 		if err := errors.Join(err, weights.Free()); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
@@ -34,6 +35,7 @@ type Options struct {
 	FinalDocs int     // documents of each length in the evaluation of a trained model
 	Backend   graph.Backend
 	Precision graph.Precision
+	Group     graph.Group // ranks that share documents (context parallelism): see Train; nil: one process
 }
 
 var errNoBackend = errors.New("recall: no backend")
@@ -60,9 +62,12 @@ func (o Options) Validate(t Task) (err error) {
 		return fault.Of("LR", "learning rate", "is %v, want a number between 0 and 1", o.LR)
 	case !(o.Easier >= 0 && o.Easier < 1):
 		return fmt.Errorf("share of easier documents is %v, want a number from 0 to below 1", o.Easier)
-	case o.EvalEvery < 1 || o.EvalDocs < 1 || o.FinalDocs < 1:
-		return fmt.Errorf("evaluations of %d documents every %d steps and of %d at the end, want at least 1 of each",
-			o.EvalDocs, o.EvalEvery, o.FinalDocs)
+	case o.checkRanks(t.Context) != nil:
+		return o.checkRanks(t.Context)
+	case o.EvalEvery < 1:
+		return fault.Of("EvalEvery", "steps between two evaluations", "is %d, want at least 1", o.EvalEvery)
+	case o.EvalDocs < 1 || o.FinalDocs < 1:
+		return fmt.Errorf("evaluations of %d documents and of %d at the end, want at least 1 of each", o.EvalDocs, o.FinalDocs)
 	}
 	return nil
 }
@@ -111,6 +116,10 @@ var errNoContext = errors.New("recall: no context")
 
 // Train trains a new model and returns its weights, which are on the backend: the caller frees them. It calls report,
 // if not nil, with each evaluation.
+//
+// With o.Group all ranks call it, with the same arguments but the backend, and get the same results. In a step with
+// documents that fit in a rank's part of a row each rank trains on those of its part. Longer documents lie over the ranks,
+// as in tinylm.WithContext. All rows of such a step have documents of one length; else each row has its own.
 func Train(ctx context.Context, t Task, k Kind, o Options, report func(Evaluation)) (_ *tinylm.Weights, err error) {
 	if ctx == nil {
 		return nil, errNoContext
@@ -131,23 +140,24 @@ func Train(ctx context.Context, t Task, k Kind, o Options, report func(Evaluatio
 	return w, nil
 }
 
-func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report func(Evaluation)) (err error) {
-	solver, err := optim.NewAdamW(optim.WithDecay(0),
+func (o Options) train(ctx context.Context, task Task, w *tinylm.Weights, report func(Evaluation)) (err error) {
+	t := trainer{Options: o, task: task, weights: w, models: map[int]*tinylm.Model{},
+		tokens: make([]int32, o.Rows*task.Context), targets: make([]int32, o.Rows*task.Context), lengths: make([]int, o.Rows)}
+	defer func() {
+		o.fail(err) // before models wait for other ranks
+		err = errors.Join(err, t.closers.Close())
+	}()
+	t.solver, err = optim.NewAdamW(optim.WithBackend(o.Backend), optim.WithDecay(0),
 		optim.WithSchedule(optim.WarmupCosine{LR: o.LR, Warmup: min(50, o.Steps/4), Total: o.Steps, Floor: 0.05}))
 	if err != nil {
 		return err
 	}
-	m, err := tinylm.NewModel(w, o.Rows, t.Context, tinylm.WithOptimizer(solver), tinylm.WithoutLogits(),
-		tinylm.WithDocuments(o.Rows*t.Context/t.shortestContext()), o.machine())
+	t.closers.Add(t.solver.Close)
+	asked, err := o.newAsked(w, task)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, m.Close()) }()
-	asked, err := o.newAsked(w, t)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, asked.Close()) }()
+	t.closers.Add(asked.Close)
 
 	if report == nil {
 		report = func(Evaluation) {}
@@ -157,8 +167,8 @@ func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report fu
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		o.fillBatch(random, t, o.lengths(t, step), m)
-		loss, err := m.LossAndStep(solver)
+		t.fill(random, o.lengths(task, step))
+		loss, err := t.step()
 		if err != nil {
 			return err
 		}
@@ -167,11 +177,19 @@ func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report fu
 		}
 		sum += loss
 		if done := step + 1; done%o.EvalEvery == 0 || done == o.Steps {
-			answers, err := o.ask(ctx, asked, t, o.EvalDocs, uint64(done))
+			answers, err := o.ask(ctx, asked, task, o.EvalDocs, uint64(done))
 			if err != nil {
 				return err
 			}
-			tokens := int64(done) * int64(o.Rows*t.Context)
+			sums, err := gather(o.Group, "losses", sum)
+			if err != nil {
+				return err
+			}
+			sum = 0
+			for _, theirs := range sums {
+				sum += theirs
+			}
+			tokens := int64(done) * int64(o.Rows*task.Context)
 			report(Evaluation{done, tokens, time.Since(start), sum / float64(done-last), answers})
 			sum, last = 0, done
 		}
@@ -179,27 +197,114 @@ func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report fu
 	return nil
 }
 
-// fillBatch packs documents into the rows of m. All documents of a row have the same length, a random one of lengths.
-func (o Options) fillBatch(r *rand.Rand, t Task, lengths []int, m *tinylm.Model) {
-	tokens, targets, ends := m.Tokens(), m.Targets(), m.CuSeqlens()[1:]
-	for at := 0; at < len(tokens); {
-		short := t.shortened(lengths[r.IntN(len(lengths))])
-		distances := make([]int, short.Questions)
-		for range t.Context / short.Context {
-			end := at + short.Context
-			distinct := t.Values
-			if r.Float64() < o.Easier {
-				distinct = 1
-			}
-			short.fill(r, document{tokens[at:end], targets[at:end], distances}, distinct)
-			ends[0], ends, at = int32(end), ends[1:], end
+// trainer is a training under way.
+type trainer struct {
+	Options
+	task            Task
+	weights         *tinylm.Weights
+	solver          *optim.AdamW
+	models          map[int]*tinylm.Model // by the tokens of a row
+	closers         command.Closers
+	tokens, targets []int32 // of the next step on all ranks, [Rows,Context]
+	lengths         []int   // of the documents of each row
+}
+
+// part is the number of tokens of a row that a rank has.
+func (t *trainer) part() int { return t.task.Context / t.ranks() }
+
+// model returns the model that trains on documents of n tokens: packed in this rank's parts of the rows, or over the ranks
+// those that are longer.
+func (t *trainer) model(n int) (_ *tinylm.Model, err error) {
+	seq := max(n, t.part())
+	m := t.models[seq]
+	if m != nil {
+		return m, nil
+	}
+	rows, opts := t.Rows, append(t.machine(), tinylm.WithGradients(), tinylm.WithoutLogits())
+	if seq > t.part() {
+		rows, opts = t.Rows*t.task.Context/seq, append(opts, tinylm.WithContext(t.ranks()))
+	} else {
+		opts = append(opts, tinylm.WithDocuments(t.Rows*seq/t.task.shortestContext()))
+	}
+	if t.ranks() == 1 { // one model takes all steps
+		opts = append(opts, tinylm.WithOptimizer(t.solver))
+	}
+	if m, err = tinylm.NewModel(t.weights, rows, seq, opts...); err == nil {
+		t.models[seq] = m
+		t.closers.Add(m.Close)
+	}
+	return m, err
+}
+
+// step trains on the documents of fill. It returns the loss, of several ranks this one's share in it.
+func (t *trainer) step() (loss float64, err error) {
+	n := t.lengths[0]
+	m, err := t.model(n)
+	if err != nil {
+		return 0, err
+	}
+	if n > t.part() {
+		err = m.Fill(t.tokens, t.targets)
+	} else {
+		t.pack(m)
+	}
+	all := 0
+	for _, target := range t.targets {
+		if target >= 0 {
+			all++
+		}
+	}
+	if t.ranks() > 1 {
+		err = errors.Join(err, m.SetStepTargets(all))
+	}
+	if err != nil {
+		return 0, err
+	}
+	loss, err = m.LossAndStep(t.solver)
+	return loss * (float64(m.NumTargets()) / float64(all)), err
+}
+
+// pack gives m the documents in this rank's parts of the rows.
+func (t *trainer) pack(m *tinylm.Model) {
+	part, ends := t.part(), m.CuSeqlens()[1:]
+	for row, n := range t.lengths {
+		from, to := row*t.task.Context+t.rank()*part, row*part
+		copy(m.Tokens()[to:], t.tokens[from:][:part])
+		copy(m.Targets()[to:], t.targets[from:][:part])
+		for end := to + n; end <= to+part; end += n {
+			ends[0], ends = int32(end), ends[1:]
 		}
 	}
 	for i := range ends {
-		ends[i] = int32(len(tokens))
+		ends[i] = int32(len(m.Tokens()))
 	}
 }
 
-func (o Options) machine() tinylm.ModelOption {
-	return tinylm.WithMachine(graph.WithBackend(o.Backend), graph.WithPrecision(o.Precision))
+// fill draws the documents of a step. All documents of a row have the same length, a random one of lengths.
+func (t *trainer) fill(r *rand.Rand, lengths []int) {
+	for row := range t.lengths {
+		if row == 0 || t.ranks() == 1 {
+			t.lengths[row] = lengths[r.IntN(len(lengths))]
+		} else {
+			t.lengths[row] = t.lengths[0]
+		}
+		short := t.task.shortened(t.lengths[row])
+		distances := make([]int, short.Questions)
+		for at := row * t.task.Context; at < (row+1)*t.task.Context; at += short.Context {
+			distinct := t.task.Values
+			if r.Float64() < t.Easier {
+				distinct = 1
+			}
+			end := at + short.Context
+			short.fill(r, document{t.tokens[at:end], t.targets[at:end], distances}, distinct)
+		}
+	}
+}
+
+func (o Options) machine() []tinylm.ModelOption {
+	list := []tinylm.ModelOption{tinylm.WithMachine(graph.WithBackend(o.Backend), graph.WithPrecision(o.Precision))}
+	if o.ranks() > 1 {
+		list = append(list, tinylm.WithGroup(o.Group))
+	}
+	return list
 }

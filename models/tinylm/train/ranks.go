@@ -7,18 +7,15 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
-	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/graph/dist"
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
+	"github.com/gorgonia-nsa/nsa/internal/launch"
 )
 
 // Launch runs this program again with its own arguments, once for each device of o.Device, if that names several and no
@@ -28,89 +25,11 @@ func Launch(ctx context.Context, o *Options) (launched bool, err error) {
 	if ctx == nil || o == nil {
 		return false, errors.New("train: no context, or no options")
 	}
-	if _, child, err := dist.FromEnv(); child || err != nil {
-		return false, nil // Run says what is wrong
-	}
-	list, err := devices(o.Device)
-	if err == nil && len(list) == 1 {
-		return false, nil
-	}
-	if err == nil && list[0] != "cpu" {
-		_, err = cuda.Count()
-	}
-	if err != nil {
-		return true, fault.In("train", "", command.UsageError(command.Flag("device", o.Device, err)))
-	}
-	if _, _, err := o.cut(len(list)); err != nil {
-		return true, fault.In("train", "", err)
-	}
-	var c dist.Command
-	if list[0] == "cpu" { // the ranks share the cores
-		c.Env = []string{fmt.Sprint("GOMAXPROCS=", max(1, runtime.GOMAXPROCS(0)/len(list)))}
-	}
-	return true, dist.Launch(ctx, len(list), c)
-}
-
-// devices returns the names of the devices that -device names, one for each rank.
-func devices(name string) ([]string, error) {
-	kind, which, _ := strings.Cut(name, ":")
-	var list []string
-	switch {
-	case kind == "cuda" && which == "all":
-		count, err := cuda.Count()
-		if err != nil {
-			return nil, err
-		}
-		for i := range count {
-			list = append(list, fmt.Sprint("cuda:", i))
-		}
-	case kind == "cuda" && strings.Contains(which, ","):
-		for number := range strings.SplitSeq(which, ",") {
-			n, err := strconv.Atoi(strings.TrimSpace(number))
-			if err != nil || n < 0 {
-				return nil, fmt.Errorf("%q is not the number of a GPU", number)
-			}
-			list = append(list, fmt.Sprint("cuda:", n))
-		}
-	case kind == "cpu" && which != "":
-		n, err := strconv.Atoi(which)
-		if err != nil || n < 1 || n > maxRanks {
-			return nil, fmt.Errorf("want cpu:N, N ranks on the processor, 1 to %d", maxRanks)
-		}
-		list = slices.Repeat([]string{"cpu"}, n)
-	default:
-		list = []string{name}
-	}
-	if kind == "cuda" && len(slices.Compact(slices.Sorted(slices.Values(list)))) < len(list) {
-		return nil, errors.New("names a GPU twice: a rank needs one of its own")
-	}
-	return list, nil
-}
-
-// maxRanks bounds the ranks on one processor.
-const maxRanks = 64
-
-// deviceOf returns the name of the device of a rank that a launcher has started as the given one of its host.
-func deviceOf(name string, localRank int) (string, error) {
-	switch name {
-	case "cuda":
-		return fmt.Sprint("cuda:", localRank), nil
-	case "auto":
-		if n, err := cuda.Count(); err != nil || n == 0 {
-			return name, nil // the processor; cuda.Select logs why
-		}
-		return fmt.Sprint("cuda:", localRank), nil
-	}
-	list, err := devices(name)
-	switch {
-	case err != nil:
-		return "", err
-	case len(list) == 1:
-		return list[0], nil
-	case localRank >= len(list):
-		return "", fmt.Errorf("names %d devices, and this host has a rank %d (from 0)", len(list), localRank)
-	}
-	return list[localRank], nil
+	launched, err = launch.Ranks(ctx, o.Device, func(ranks int) error {
+		_, _, err := o.cut(ranks)
+		return err
+	})
+	return launched, fault.In("train", "", err)
 }
 
 // ranks are the processes of a run, and what they tell each other. The zero value is a run of one process.

@@ -15,10 +15,10 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/graph/dist"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
+	"github.com/gorgonia-nsa/nsa/internal/launch"
 	"github.com/gorgonia-nsa/nsa/internal/origin"
 	"github.com/gorgonia-nsa/nsa/internal/runlog"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
@@ -54,36 +54,17 @@ func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	job, launched, err := dist.FromEnv()
+	g, device, err := launch.Join(ctx, o.Device)
 	if err != nil {
-		return nil, fault.In("train", "", err)
+		return nil, err
 	}
-	list, err := devices(o.Device)
-	if err == nil && !launched && len(list) > 1 {
-		err = errors.New("several devices want a process each: see Launch")
-	}
-	var device string
-	if err == nil && launched {
-		device, err = deviceOf(o.Device, job.LocalRank)
-	} else if err == nil {
-		device = list[0]
-	}
-	if err != nil {
-		return nil, command.UsageError(command.Flag("device", o.Device, err))
-	}
-	var group graph.Group
-	if launched {
-		g, err := dist.Join(ctx, job)
-		if err != nil {
-			return nil, fault.In("train", "", err)
-		}
-		defer func() {
-			fail(g, err)
-			err = errors.Join(err, g.Close())
-		}()
-		if group = g; o.hooks.group != nil {
-			group = o.hooks.group(g)
-		}
+	defer func() {
+		fail(g, err)
+		err = errors.Join(err, g.Close())
+	}()
+	group := graph.Group(g)
+	if o.hooks.group != nil {
+		group = o.hooks.group(g)
 	}
 	b, err := cuda.Select(device)
 	if err != nil {
