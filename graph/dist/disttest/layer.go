@@ -120,6 +120,7 @@ func paste[T any](all, part []T, batch int, tokens []int) {
 
 // cut returns those rows of all [B,S,...] that belong to the tokens of each sequence.
 func cut(all []float64, batch int, tokens []int, width int) (part []float64) {
+	part = make([]float64, 0, batch*len(tokens)*width)
 	for b := range batch {
 		for _, t := range tokens {
 			part = append(part, all[b*len(all)/batch+t*width:][:width]...)
