@@ -64,8 +64,8 @@ var contextLengths = []int{131072, 524288, 1048576}
 
 const contextAlone, contextRuns = 524288, 2
 
-// layerLengths are the lengths of the sequence of one layer that all GPUs share. SFNSA published a forward and a backward
-// pass of attention of this shape at the last one, in seconds on each of eight H800.
+// layerLengths are the lengths of the sequence of one layer that all GPUs share. SFNSA published a forward and a
+// backward pass of attention of this shape at the last one, in seconds on each of eight H800.
 var layerLengths = []int{262144, 1048576}
 
 const sfnsaForward, sfnsaBackward, layerRounds = 0.576, 1.509, 3
@@ -294,10 +294,12 @@ func (j ranksJob) measureContext(g graph.Group, b graph.Backend) []rankFigures {
 }
 
 // layerConfig is a layer with the attention of SFNSA's figures. It is narrow, so that its projections take little time.
-var layerConfig = nn.NSAConfig{Dim: 256, Heads: 64, KVHeads: 4, KeyDim: 128, ValueDim: 128, GateHidden: 16, Params: base.Params}
+var layerConfig = nn.NSAConfig{Dim: 256, Heads: 64, KVHeads: 4, KeyDim: 128, ValueDim: 128, GateHidden: 16,
+	Params: base.Params}
 
-// measureLayer takes part in the measurement of a norm and one NSA layer whose sequence lies over all ranks: their forward
-// pass, and what a machine with the gradients of input and weights takes longer. Inputs and weights are on the devices.
+// measureLayer takes part in the measurement of a norm and one NSA layer whose sequence lies over all ranks: their
+// forward pass, and what a machine with the gradients of input and weights takes longer. Inputs and weights are on the
+// devices.
 func (j ranksJob) measureLayer(g graph.Group, b graph.Backend) []rankFigures {
 	precision := trainPrecision
 	if !b.Device().Half {

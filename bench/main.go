@@ -43,8 +43,8 @@ var suites = []suite{
 		func(r *report) { train(r, tinylm.NSA, trainSizes[0], benchTrain) }},
 	{"lengths", "Base() trains at other sizes, with NSA and with dense attention", nil, benchLengths},
 	{"profile", "time of each op in a training step of Base()", nil, benchProfile},
-	{"gpus", "Base() trains on all GPUs of the host: weak scaling, cost of the reductions, memory; sequences over all of them",
-		nil, benchGPUs},
+	{"gpus", "Base() trains on all GPUs of the host: weak scaling, cost of the reductions, memory; long sequences", nil,
+		benchGPUs},
 }
 
 // on returns what the suite runs on a backend's device, nil for nothing.

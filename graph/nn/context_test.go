@@ -70,8 +70,8 @@ func TestContextIsOneRank(t *testing.T) {
 
 // longLayer is a small layer with the blocks of Base().
 func longLayer(seq int) disttest.Layer {
-	return disttest.Layer{Batch: 1, Seq: seq, NSAConfig: nn.NSAConfig{Dim: 16, Heads: 2, KVHeads: 1, KeyDim: 16, ValueDim: 16,
-		GateHidden: 4, Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16, Window: 512}}}
+	return disttest.Layer{Batch: 1, Seq: seq, NSAConfig: nn.NSAConfig{Dim: 16, Heads: 2, KVHeads: 1, KeyDim: 16,
+		ValueDim: 16, GateHidden: 4, Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16, Window: 512}}}
 }
 
 // TestLongContextIsOneRank is TestContextIsOneRank with longer sequences, in the full form of 32,768 tokens.
@@ -90,8 +90,8 @@ func TestContextInHalf(t *testing.T) {
 
 func openCPU(int) (graph.Backend, error) { return graph.NewCPU(1), nil }
 
-// contextIsOneRank compares the layer on ranks with that on one. The group has several parts of so many ranks, each with
-// the same sequences.
+// contextIsOneRank compares the layer on ranks with that on one. The group has several parts of so many ranks, each
+// with the same sequences.
 func contextIsOneRank(t *testing.T, c disttest.Layer, ranks, parts int) {
 	t.Helper()
 	name := fmt.Sprintf("%d x %d ranks, %v", parts, ranks, c)
@@ -120,7 +120,8 @@ func TestContextRefuses(t *testing.T) {
 		"b.: context: x has 3 rows, want the two chunks": testutil.Err(l.Apply(odd, nn.WithContext(0, 2))),
 		"context: rank 2 of 2 ranks":                     testutil.Err(l.Apply(even, nn.WithContext(2, 2))),
 		"context: rank 0 of 0 ranks":                     testutil.Err(l.Apply(even, nn.WithContext(0, 0))),
-		"WithContext excludes WithCuSeqlens":             testutil.Err(l.Apply(even, nn.WithContext(0, 2), nn.WithCuSeqlens(ends))),
+		"WithContext excludes WithCuSeqlens": testutil.Err(l.Apply(even, nn.WithContext(0, 2),
+			nn.WithCuSeqlens(ends))),
 	} {
 		require.ErrorContains(t, err, want)
 	}

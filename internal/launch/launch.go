@@ -1,5 +1,5 @@
-// Package launch makes processes of a program the ranks of a job: one for each device that its flag -device names, or those
-// that a launcher such as torchrun has started.
+// Package launch makes processes of a program the ranks of a job: one for each device that its flag -device names, or
+// those that a launcher such as torchrun has started.
 package launch
 
 import (

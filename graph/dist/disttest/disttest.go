@@ -1,5 +1,5 @@
-// Package disttest tests the collective ops, training on several ranks, and layers whose sequences lie over them, on any
-// backend.
+// Package disttest tests the collective ops, training on several ranks, and layers whose sequences lie over them, on
+// any backend.
 package disttest
 
 import (

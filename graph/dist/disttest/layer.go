@@ -18,8 +18,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Layer is a layer of NSA, or a dense one, and the shape of its input. Input, weights and the gradient of the output are
-// random, and the same on all ranks.
+// Layer is a layer of NSA, or a dense one, and the shape of its input. Input, weights and the gradient of the output
+// are random, and the same on all ranks.
 type Layer struct {
 	nn.NSAConfig
 	Dense      bool
@@ -54,8 +54,8 @@ const (
 	weightSeed
 )
 
-// Run runs the layer and returns the result of each part. Tokens that are silent [B,S] have no gradient of their output;
-// nil are none.
+// Run runs the layer and returns the result of each part. Tokens that are silent [B,S] have no gradient of their
+// output; nil are none.
 func (l Layer) Run(p Placement, silent []bool) ([]LayerResult, error) {
 	if p.Ranks*p.Parts == 1 {
 		r, err := l.runRank(p, nil, silent)
@@ -82,9 +82,10 @@ func (l Layer) Run(p Placement, silent []bool) ([]LayerResult, error) {
 
 // join returns the result of whole sequences of those of the ranks that share them.
 func (l Layer) join(ranks []LayerResult) (r LayerResult, err error) {
-	r = LayerResult{Output: make([]float64, l.Batch*l.Seq*l.Dim), DX: make([]float64, l.Batch*l.Seq*l.Dim), DW: ranks[0].DW}
+	n := l.Batch * l.Seq
+	r = LayerResult{Output: make([]float64, n*l.Dim), DX: make([]float64, n*l.Dim), DW: ranks[0].DW}
 	if ranks[0].Blocks != nil {
-		r.Blocks = make([]int32, l.Batch*l.Seq*l.KVHeads*l.TopN)
+		r.Blocks = make([]int32, n*l.KVHeads*l.TopN)
 	}
 	for rank, part := range ranks {
 		tokens, err := nn.ContextTokens(rank, len(ranks), l.Seq)
@@ -235,11 +236,11 @@ func (n net) result() (r LayerResult, err error) {
 	return r, nil
 }
 
-// ContextParallel tests that a layer of NSA whose sequences lie over ranks has the outputs and gradients of one rank: in
-// float32, and in bf16 if the device has it, from one rank's in float32 at most twice as far as one rank's are, and a unit
-// roundoff. Queries select the same blocks as on one rank. In float32 they may differ where their scores tie within 1e-5,
-// in bf16 for fewer queries than those that select other blocks than in float32. Outputs of such queries are not compared,
-// and have no gradient.
+// ContextParallel tests that a layer of NSA whose sequences lie over ranks has the outputs and gradients of one rank:
+// in float32, and in bf16 if the device has it, from one rank's in float32 at most twice as far as one rank's are, and
+// a unit roundoff. Queries select the same blocks as on one rank. In float32 they may differ where their scores tie
+// within 1e-5, in bf16 for fewer queries than those that select other blocks than in float32. Outputs of such queries
+// are not compared, and have no gradient.
 func ContextParallel(t *testing.T, ranks int, l Layer, open Open) {
 	run := func(p graph.Precision, ranks int, silent []bool) LayerResult {
 		return testutil.Must(l.Run(Placement{tensor.Float32, p, ranks, 1, open}, silent))(t)[0]

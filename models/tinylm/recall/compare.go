@@ -30,8 +30,8 @@ type Run struct {
 func (r Run) contexts() []int { return slices.Sorted(maps.Keys(r.Final)) }
 
 // Compare trains models of the given kinds on t one after the other. It evaluates each in documents of t and of other,
-// a task of the same pairs in longer or shorter documents; other may be t. It writes its progress and a table to w. With
-// o.Group all ranks call it; rank 0 alone looks at a model.
+// a task of the same pairs in longer or shorter documents; other may be t. It writes its progress and a table to w.
+// With o.Group all ranks call it; rank 0 alone looks at a model.
 func Compare(ctx context.Context, t, other Task, kinds []Kind, o Options, w io.Writer) (runs []Run, err error) {
 	switch {
 	case ctx == nil:

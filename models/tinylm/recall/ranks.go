@@ -24,8 +24,8 @@ func (o Options) rank() int {
 	return o.Group.Rank()
 }
 
-// checkRanks returns an error unless ranks can share documents of so many tokens, and of these halved until a rank's part
-// has whole ones.
+// checkRanks returns an error unless ranks can share documents of so many tokens, and of these halved until a rank's
+// part has whole ones.
 func (o Options) checkRanks(context int) error {
 	if n := o.ranks(); n&(n-1) != 0 || context%(n*n) != 0 {
 		return fault.Between("ContextParallel Context", "%d ranks share a context of %d tokens, want a power of two and a "+

@@ -25,7 +25,8 @@ func TestRanksShareDocuments(t *testing.T) {
 	}
 	drawn, r := map[int]bool{}, rand.New(rand.NewPCG(options().Seed, 0))
 	for step, o := 0, options(); step < o.Steps; step++ {
-		draws := trainer{Options: o, task: task, tokens: make([]int32, 512), targets: make([]int32, 512), lengths: make([]int, 1)}
+		draws := trainer{Options: o, task: task, tokens: make([]int32, 512), targets: make([]int32, 512),
+			lengths: make([]int, 1)}
 		draws.fill(r, o.lengths(task, step))
 		drawn[draws.lengths[0]] = true
 	}

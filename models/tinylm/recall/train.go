@@ -67,7 +67,8 @@ func (o Options) Validate(t Task) (err error) {
 	case o.EvalEvery < 1:
 		return fault.Of("EvalEvery", "steps between two evaluations", "is %d, want at least 1", o.EvalEvery)
 	case o.EvalDocs < 1 || o.FinalDocs < 1:
-		return fmt.Errorf("evaluations of %d documents and of %d at the end, want at least 1 of each", o.EvalDocs, o.FinalDocs)
+		return fmt.Errorf("evaluations of %d documents and of %d at the end, want at least 1 of each", o.EvalDocs,
+			o.FinalDocs)
 	}
 	return nil
 }
@@ -118,8 +119,8 @@ var errNoContext = errors.New("recall: no context")
 // if not nil, with each evaluation.
 //
 // With o.Group all ranks call it, with the same arguments but the backend, and get the same results. In a step with
-// documents that fit in a rank's part of a row each rank trains on those of its part. Longer documents lie over the ranks,
-// as in tinylm.WithContext. All rows of such a step have documents of one length; else each row has its own.
+// documents that fit in a rank's part of a row each rank trains on those of its part. Longer documents lie over the
+// ranks, as in tinylm.WithContext. On several ranks all rows of a step have documents of one length, on one each row has its own.
 func Train(ctx context.Context, t Task, k Kind, o Options, report func(Evaluation)) (_ *tinylm.Weights, err error) {
 	if ctx == nil {
 		return nil, errNoContext
@@ -212,8 +213,8 @@ type trainer struct {
 // part is the number of tokens of a row that a rank has.
 func (t *trainer) part() int { return t.task.Context / t.ranks() }
 
-// model returns the model that trains on documents of n tokens: packed in this rank's parts of the rows, or over the ranks
-// those that are longer.
+// model returns the model that trains on documents of n tokens: packed in this rank's parts of the rows, or over the
+// ranks those that are longer.
 func (t *trainer) model(n int) (_ *tinylm.Model, err error) {
 	seq := max(n, t.part())
 	m := t.models[seq]
