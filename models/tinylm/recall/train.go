@@ -120,7 +120,8 @@ var errNoContext = errors.New("recall: no context")
 //
 // With o.Group all ranks call it, with the same arguments but the backend, and get the same results. In a step with
 // documents that fit in a rank's part of a row each rank trains on those of its part. Longer documents lie over the
-// ranks, as in tinylm.WithContext. On several ranks all rows of a step have documents of one length, on one each row has its own.
+// ranks, as in tinylm.WithContext. On several ranks all rows of a step have documents of one length, on one each row has
+// its own.
 func Train(ctx context.Context, t Task, k Kind, o Options, report func(Evaluation)) (_ *tinylm.Weights, err error) {
 	if ctx == nil {
 		return nil, errNoContext
