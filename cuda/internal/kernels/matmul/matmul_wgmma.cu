@@ -1,5 +1,5 @@
-// Matrix products in bf16 for compute capability 9.0: c [m,n] = op(a) op(b) + bias or residual. op(a) is [m,k], op(b) [k,n]; rows have no
-// gaps. A transposed a is stored as [k,m], a transposed b as [n,k]. Rows of all matrices are multiples of 16 bytes. out_type says whether c
+// Matrix products in bf16 for compute capability 9.0: c [m,n] = op(a) op(b) + bias, and what an epilogue makes of it: with a residual added, c
+// and also silu(c), or c silu'(x) for the argument x of a SiLU. op(a) is [m,k], op(b) [k,n]; rows have no gaps. A transposed a is stored as [k,m], a transposed b as [n,k]. Rows of all matrices are multiples of 16 bytes. out_type says whether c
 // is T or float32. c is written with =.
 //
 // A cluster of two blocks computes a tile of c of 256 x 128: each block has 128 rows. Along k a tile has steps of 64. Boxes of a and b pass
@@ -27,9 +27,10 @@ struct WgmmaShare {
 
 struct MatmulWgmmaParams {
   alignas(64) uint8_t a[128], b[128];  // tensor maps of a and b as they are stored
-  uint8_t c[128], partial[128];        // of c, and of the places [places,256,128], with boxes of 16 rows of 128 bytes
+  uint8_t c[128], silu[128];           // of the results, with boxes of 16 rows of 128 bytes
+  uint8_t partial[128];                // of the places [places,256,128], with the same boxes
   const void* bias;      // [n], or null
-  const void* residual;  // [m,n] in the type of c, or null
+  const void* other;     // [m,n] in the type of c: the residual or the argument of the SiLU, or null
   int32_t m, n, steps, down, across;  // down and across: tiles
   int32_t whole, sharing;             // tiles that are not cut by the list; clusters that have shares in it
   int32_t out_type;
@@ -61,16 +62,17 @@ struct Shares {
 
 // An epilogue changes the sums of a whole tile before they are stored, one panel of 16 rows and 64 columns of a warp at a time.
 //
-//   prefetch   called for each row of a block's part of the tile while its sums are made
+//   prefetch   called by each warp before the sums are made of its panels, which begin at row and, if there are two blocks of rows, at row + 64
 //   begin      reads what the panel at row and column needs
 //   apply      changes the panel's sums: v[j] is the fragment of the columns 8*j to 8*j + 7
 //   kReads     whether Panel holds numbers. Then no registers are left for a second size of tiles
+//   kSiLU      whether silu(c) is stored, too
 
 // Plain adds the bias, if there is one.
-struct Plain {
-  static constexpr bool kReads = false;
+template <bool SiLU> struct Plain {
+  static constexpr bool kReads = false, kSiLU = SiLU;
   struct Panel {};
-  static __device__ __forceinline__ void prefetch(const MatmulWgmmaParams&, int, int, int) {}
+  static __device__ __forceinline__ void prefetch(const MatmulWgmmaParams&, int, int) {}
   template <typename T> static __device__ __forceinline__ void begin(const MatmulWgmmaParams&, Panel&, int, int) {}
   template <typename T> static __device__ __forceinline__ void apply(const MatmulWgmmaParams& p, const Panel&, float (*v)[4], int column) {
     if (p.bias == nullptr) return;
@@ -87,23 +89,34 @@ struct Plain {
   }
 };
 
-// Residual adds the residual.
-struct Residual {
-  static constexpr bool kReads = true;
+struct AddOther { static __device__ float of(float sum, float x) { return sum + x; } };
+struct TimesSiLUGrad {
+  static __device__ float of(float sum, float x) {
+    const float s = sigmoid_of<bf16>(x);
+    return sum * (s * (1.0f + x * (1.0f - s)));
+  }
+};
+
+// With makes Op::of of each sum and the element of p.other.
+template <class Op> struct With {
+  static constexpr bool kReads = true, kSiLU = false;
   union Panel {
     float2 wide[8][2];  // of the fragments of v
     uint4 cells[4];     // rows lane/4 and lane/4 + 8, eight columns from 8*(lane%4) on of the first half, then of the second
   };
-  static __device__ __forceinline__ void prefetch(const MatmulWgmmaParams& p, int row, int column, int columns) {
-    const int bytes = p.out_type == kF32 ? 4 : 2;
-    if (row < p.m && column < p.n)
-      prefetch_bytes(static_cast<const char*>(p.residual) + (int64_t(row) * p.n + column) * bytes, min(columns, p.n - column) * bytes);
+  static __device__ __forceinline__ void prefetch(const MatmulWgmmaParams& p, int row, int column) {
+    const int bytes = p.out_type == kF32 ? 4 : 2, lines = bytes;  // of 128 bytes in the 128 columns of a row
+#pragma unroll 1
+    for (int i = lane(); i < 32 * lines; i += 32) {
+      const int r = row + i / lines % 16 + i / (16 * lines) * 64, at = column + i % lines * (128 / bytes);
+      if (r < p.m && at < p.n) prefetch_line(static_cast<const char*>(p.other) + (int64_t(r) * p.n + at) * bytes);
+    }
   }
   template <typename T> static __device__ __forceinline__ void begin(const MatmulWgmmaParams& p, Panel& x, int row, int column) {
     const int t = lane() % 4;
     row += lane() / 4;
     if (p.out_type == kF32) {
-      const float* from = static_cast<const float*>(p.residual) + int64_t(row) * p.n + column + 2 * t;
+      const float* from = static_cast<const float*>(p.other) + int64_t(row) * p.n + column + 2 * t;
 #pragma unroll
       for (int i = 0; i < 2; i++, from += 8 * int64_t(p.n)) {
         const int left = row + 8 * i < p.m ? p.n - column - 2 * t : 0;
@@ -115,7 +128,7 @@ struct Residual {
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         const int r = row + i % 2 * 8, at = column + i / 2 * 32 + 8 * t;
-        if (r < p.m && at < p.n) x.cells[i] = *reinterpret_cast<const uint4*>(static_cast<const T*>(p.residual) + int64_t(r) * p.n + at);
+        if (r < p.m && at < p.n) x.cells[i] = *reinterpret_cast<const uint4*>(static_cast<const T*>(p.other) + int64_t(r) * p.n + at);
       }
     }
   }
@@ -124,7 +137,7 @@ struct Residual {
 #pragma unroll
       for (int j = 0; j < 8; j++)
 #pragma unroll
-        for (int i = 0; i < 2; i++) v[j][2 * i] += x.wide[j][i].x, v[j][2 * i + 1] += x.wide[j][i].y;
+        for (int i = 0; i < 4; i++) v[j][i] = Op::of(v[j][i], i % 2 == 0 ? x.wide[j][i / 2].x : x.wide[j][i / 2].y);
       return;
     }
 #pragma unroll
@@ -136,7 +149,7 @@ struct Residual {
         T y[2];
         memcpy(y, &w[j], sizeof y);
         float* to = v[i / 2 * 4 + j] + i % 2 * 2;
-        to[0] += to_float(y[0]), to[1] += to_float(y[1]);
+        to[0] = Op::of(to[0], to_float(y[0])), to[1] = Op::of(to[1], to_float(y[1]));
       }
     }
   }
@@ -200,8 +213,6 @@ template <typename T, bool TransA, bool TransB, class Epilogue> struct WgmmaProd
           copy_box(a, p.a, barrier, 64 * k, 0, row, 0);
         }
         copy_box_to_blocks<kCluster>(b, p.b, barrier, TransB ? 64 * k : part, 0, TransB ? part : 64 * k, 0);
-        if (s.place < 0)
-          for (int i = (k - s.first) * kM / s.count; i < (k - s.first + 1) * kM / s.count; i++) Epilogue::prefetch(p, row + i, column, kN);
       }
     }
   }
@@ -219,6 +230,7 @@ template <typename T, bool TransA, bool TransB, class Epilogue> struct WgmmaProd
         continue;
       }
       wait = 1;
+      if (s.place < 0) Epilogue::prefetch(p, (s.row * kCluster + int(blockIdx.x)) * kM + warp() % 4 * 16, s.column * kN);
       barrier_wait(turn(w), (round++ & 1) ^ (w == 0));
       const int rows = p.m - (s.row * kCluster + int(blockIdx.x)) * kM;
       if constexpr (Epilogue::kReads) {
@@ -289,14 +301,15 @@ template <typename T, bool TransA, bool TransB, class Epilogue> struct WgmmaProd
       if (row + 64 * i >= p.m || column + 8 * j >= p.n) continue;
       const int to = (Whole ? row : s.place * kCluster * kM + in_tile) + 64 * i, at = (Whole ? column : 0) + 8 * j;
       if (narrow) {
-        const uint32_t box = next_box(stored);
+        store_panel(p.c, d[i] + j, at, to, stored);
+        if constexpr (Epilogue::kSiLU) {
 #pragma unroll
-        for (int h = 0; h < 8; h += 2) {
-          const float* v = d[i][j + h];
-          const uint32_t words[4] = {pair<T>(v[0], v[1]), pair<T>(v[2], v[3]), pair<T>(v[4], v[5]), pair<T>(v[6], v[7])};
-          store_matrices(box + cell_of(16, lane() % 16, h + lane() / 16), words);
+          for (int e = 0; e < 32; e++) {
+            float& v = d[i][j + e / 4][e % 4];
+            v *= sigmoid_of<T>(v);
+          }
+          store_panel(p.silu, d[i] + j, at, to, stored);
         }
-        store_box_of(p.c, box, at, to);
       } else {
 #pragma unroll
         for (int half = 0; half < 8; half += 4) {
@@ -312,6 +325,16 @@ template <typename T, bool TransA, bool TransB, class Epilogue> struct WgmmaProd
         }
       }
     }
+  }
+  // Stores a panel in T.
+  __device__ __forceinline__ void store_panel(const void* map, const float (*v)[4], int column, int row, uint32_t& stored) const {
+    const uint32_t box = next_box(stored);
+#pragma unroll
+    for (int h = 0; h < 8; h += 2) {
+      const uint32_t words[4] = {pair<T>(v[h][0], v[h][1]), pair<T>(v[h][2], v[h][3]), pair<T>(v[h + 1][0], v[h + 1][1]), pair<T>(v[h + 1][2], v[h + 1][3])};
+      store_matrices(box + cell_of(16, lane() % 16, h + lane() / 16), words);
+    }
+    store_box_of(map, box, column, row);
   }
   // Returns a box of this warp in shared memory, when the last store but one has read it.
   __device__ __forceinline__ uint32_t next_box(uint32_t& stored) const {
@@ -333,9 +356,11 @@ struct WgmmaTile { uint16_t row, column, first, count; };
 struct MatmulSumSharesParams {
   const float* partial;  // [places,256,128]
   const void* bias;      // as in MatmulWgmmaParams
-  const void* residual;
+  const void* other;
   void* c;
-  int32_t m, n, out_type, pad;
+  void* silu;            // [m,n], or null
+  int32_t m, n, out_type;
+  int32_t silu_grad;     // whether other is the argument of a SiLU
   WgmmaTile tiles[kMostClusters];
 };
 
@@ -352,12 +377,14 @@ struct MatmulSumSharesParams {
       nsa_matmul_wgmma_##name##_bf16(const __grid_constant__ nsa::MatmulWgmmaParams p) {                                \
     NSA_WGMMA_BODY(nsa::WgmmaProduct<nsa::bf16, TransA, TransB, nsa::Epilogue>(p).run();)                               \
   }
-NSA_MATMUL_WGMMA(nt, false, true, Plain)
-NSA_MATMUL_WGMMA(nn, false, false, Plain)
-NSA_MATMUL_WGMMA(tn, true, false, Plain)
-NSA_MATMUL_WGMMA(nt_residual, false, true, Residual)
+NSA_MATMUL_WGMMA(nt, false, true, Plain<false>)
+NSA_MATMUL_WGMMA(nn, false, false, Plain<false>)
+NSA_MATMUL_WGMMA(tn, true, false, Plain<false>)
+NSA_MATMUL_WGMMA(nt_silu, false, true, Plain<true>)
+NSA_MATMUL_WGMMA(nt_residual, false, true, With<nsa::AddOther>)
+NSA_MATMUL_WGMMA(nn_silu_grad, false, false, With<nsa::TimesSiLUGrad>)
 
-// matmul_sum_shares adds the shares of a tile, then the bias or the residual -> c. The grid has the tiles along y. A thread adds four columns.
+// matmul_sum_shares adds the shares of a tile and does what the epilogue does to whole tiles. The grid has the tiles along y. A thread adds four columns.
 extern "C" __global__ void __launch_bounds__(256) nsa_matmul_sum_shares_bf16(const __grid_constant__ nsa::MatmulSumSharesParams p) {
   constexpr int kRows = 256, kCols = 128, kPlace = kRows * kCols;
   const nsa::WgmmaTile& tile = p.tiles[blockIdx.y];
@@ -375,9 +402,15 @@ extern "C" __global__ void __launch_bounds__(256) nsa_matmul_sum_shares_bf16(con
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       if (p.bias != nullptr) v[j] += nsa::load_as(p.bias, nsa::kBF16, col + j);
-      if (p.residual != nullptr) v[j] += nsa::load_as(p.residual, p.out_type, to + j);
+      if (p.other == nullptr) continue;
+      const float x = nsa::load_as(p.other, p.out_type, to + j);
+      v[j] = p.silu_grad ? nsa::TimesSiLUGrad::of(v[j], x) : nsa::AddOther::of(v[j], x);
     }
     if (p.out_type == nsa::kF32) *reinterpret_cast<float4*>(static_cast<float*>(p.c) + to) = make_float4(v[0], v[1], v[2], v[3]);
     else *reinterpret_cast<uint2*>(static_cast<uint16_t*>(p.c) + to) = uint2{nsa::pair<nsa::bf16>(v[0], v[1]), nsa::pair<nsa::bf16>(v[2], v[3])};
+    if (p.silu == nullptr) continue;
+#pragma unroll
+    for (int j = 0; j < 4; j++) v[j] *= nsa::sigmoid_of<nsa::bf16>(v[j]);
+    *reinterpret_cast<uint2*>(static_cast<uint16_t*>(p.silu) + to) = uint2{nsa::pair<nsa::bf16>(v[0], v[1]), nsa::pair<nsa::bf16>(v[2], v[3])};
   }
 }

@@ -37,10 +37,8 @@ __device__ __forceinline__ void store_box(const void* map, uint32_t from, int c,
 __device__ __forceinline__ void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory"); }
 
-// Begins to copy `bytes` bytes, a multiple of 16, to the L2 cache.
-__device__ __forceinline__ void prefetch_bytes(const void* from, int bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
+// Begins to copy the 128 bytes around `from` to the L2 cache.
+__device__ __forceinline__ void prefetch_line(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory"); }
 
 // store_matrices (stmatrix) writes four 8x8 matrices of 2-byte elements, which lanes hold in the layout of read_fragments. Lane l passes the
 // address of row l%8 of matrix l/8.
