@@ -13,13 +13,13 @@ import (
 // The arguments of matmul_wgmma.cu, and what is in them.
 type (
 	wgmmaParams struct {
-		a, b, c, silu, partial  [driver.TensorMapBytes]byte
-		bias, other             kernels.Ref
-		m, n, steps             int32
-		down, across            int32
-		whole, sharing, outType int32
-		shares                  [3 * mostClusters]wgmmaShare
-		_                       [48]byte // the size is a multiple of 64, the alignment of a tensor map
+		a, b, c, silu, other, partial [driver.TensorMapBytes]byte
+		bias                          kernels.Ref
+		m, n, steps                   int32
+		down, across                  int32
+		whole, sharing, outType       int32
+		shares                        [3 * mostClusters]wgmmaShare
+		_                             [56]byte // the size is a multiple of 64, the alignment of a tensor map
 	}
 	sumSharesParams struct {
 		partial, bias, other, c, silu kernels.Ref
@@ -43,8 +43,8 @@ const (
 	mostClusters  = 72
 	shortestShare = 4 // steps, unless the tile has fewer
 
-	// wgmmaShared is the shared memory of a block in bytes: six stages, two boxes for each computing warp, barriers.
-	wgmmaShared = 6*2*wgmmaDepth*(wgmmaRows/wgmmaCluster+wgmmaCols) + 8*2*128*boxRows + 8*14
+	// wgmmaShared is the shared memory of a block in bytes: five stages, four boxes for each computing warp, barriers.
+	wgmmaShared = 5*2*wgmmaDepth*(wgmmaRows/wgmmaCluster+wgmmaCols) + 8*4*128*boxRows + 8*20
 )
 
 // workTile is a tile while its steps are shared out.
@@ -243,7 +243,7 @@ func addWGMMA(b *kernels.Builder, p kernels.Product, epilogue string, o wgmmaOpe
 	plan := planWGMMA(p, int64(b.GPU.SMs))
 	b.Aligned(16)
 	arg := wgmmaParams{
-		bias: o.bias, other: o.other, m: int32(p.M), n: int32(p.N), steps: int32(plan.steps),
+		bias: o.bias, m: int32(p.M), n: int32(p.N), steps: int32(plan.steps),
 		down: int32(plan.down), across: int32(plan.across), whole: int32(plan.whole), sharing: int32(plan.sharing),
 		outType: int32(p.Out),
 	}
@@ -273,6 +273,9 @@ func addWGMMA(b *kernels.Builder, p kernels.Product, epilogue string, o wgmmaOpe
 	addMap(unsafe.Offsetof(arg.c), o.c, row, p.M, boxRows)
 	if o.silu != 0 {
 		addMap(unsafe.Offsetof(arg.silu), o.silu, row, p.M, boxRows)
+	}
+	if o.other != 0 {
+		addMap(unsafe.Offsetof(arg.other), o.other, row, p.M, boxRows)
 	}
 	if plan.places == 0 {
 		return
