@@ -33,6 +33,8 @@ func storageRule(s spec.Spec) string {
 		return "h>h"
 	case pointwise.SiLUGrad, pointwise.SigmoidGrad, norm.SoftmaxGrad, linear.InputGrad:
 		return "hh>h"
+	case linear.InputGradSiLU:
+		return "hhh>h"
 	case compress.MLP:
 		return "hhhh>hh"
 	case compress.MLPGrad:

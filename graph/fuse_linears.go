@@ -299,3 +299,18 @@ func (f *fuser) linearSiLU(silu *step) error {
 	_, err := f.replace([]*step{silu, lin}, linear.LinearSiLU(op), lin.in, []*planValue{silu.out[0], lin.out[0]})
 	return err
 }
+
+// siluGrad fuses the gradient of a SiLU and that of the linear layer that reads its result into one InputGradSiLU. The
+// bits are the same in the graph's types; in half precision the layer's gradient is not rounded before it is multiplied.
+func (f *fuser) siluGrad(silu *step) error {
+	if _, ok := silu.spec.(pointwise.SiLUGrad); !ok {
+		return nil
+	}
+	h, dy := silu.in[0], silu.in[1]
+	lin, op, ok := written[linear.InputGrad](f, dy)
+	if !ok || !sameType(h, dy, silu.out[0]) {
+		return nil
+	}
+	_, err := f.replace([]*step{silu, lin}, linear.InputGradSiLU(op), append(slices.Clip(lin.in), h), silu.out)
+	return err
+}

@@ -27,6 +27,7 @@ func fusions() []fusion {
 		// linear layer and the SiLU or the sigmoid that alone reads its result
 		{"linear-activation", (*fuser).linearActivation},
 		{"linear-silu", (*fuser).linearSiLU},   // linear layer and the SiLU after it
+		{"silu-grad", (*fuser).siluGrad},       // gradient of SiLU, and that of a linear layer that alone computes its input
 		{"gate-sigmoid", (*fuser).gateSigmoid}, // gated sum and its gradient, and the sigmoid of the gates
 		// gradient of a gated sum, and the deltas that the gradients of attention need
 		{"deltas", (*fuser).deltas},

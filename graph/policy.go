@@ -25,7 +25,7 @@ type Policy struct {
 	// several times as fast, and no longer within 1e-5 of the exact result.
 	TF32 bool
 	// OwnProducts makes large matrix products in bf16 run on a kernel of this module on GPUs of compute capability 9.0,
-	// instead of cuBLASLt's. It is no faster so far, and its last form has not run on a GPU.
+	// instead of cuBLASLt's. Training is 4 % slower so.
 	OwnProducts bool
 	// Unfused lists the rules of Fusions that are switched off. UnfusedAll switches all of them off.
 	Unfused []string

@@ -109,6 +109,7 @@ func TestEmbedding(t *testing.T)           { testOp[vocab.Embedding](t) }
 func TestFused(t *testing.T)               { testOp[linear.Fused](t) }
 func TestFusedGrad(t *testing.T)           { testOp[linear.FusedGrad](t) }
 func TestGatedSum(t *testing.T)            { testOp[pointwise.GatedSum](t) }
+func TestInputGradSiLU(t *testing.T)       { testOp[linear.InputGradSiLU](t) }
 func TestLinear(t *testing.T)              { testOp[linear.Linear](t) }
 func TestLinearAdd(t *testing.T)           { testOp[linear.LinearAdd](t) }
 func TestLinearSiLU(t *testing.T)          { testOp[linear.LinearSiLU](t) }

@@ -128,6 +128,11 @@ func testFusedLinears(f *fusion, lead, axes []int, layers []layer) {
 		f.flops = 0
 		h = f.run(op, one[:2]...)[0]
 		f.require(linear.LinearAdd(op), []array{x, one[1], residual}, f.run(pointwise.Add{}, residual, h), nil)
+		f.flops = 0
+		back, dh := linear.InputGrad{Heads: l.heads}, normal("dh", 51, ys[i].Shape...)
+		copy(back.Axes[:], axes)
+		dx := f.run(back, dh, one[1])[0]
+		f.require(linear.InputGradSiLU(back), []array{dh, one[1], x}, f.run(pointwise.SiLUGrad{}, x, dx), nil)
 	}
 
 	testSurroundedLinears(f, normal("x", 1, append(slices.Clone(lead), in)...), layers, ws, biases)

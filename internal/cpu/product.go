@@ -12,13 +12,14 @@ type Product struct {
 	Bias           *Buf   // [N], added to each row, or nil
 	Residual       *Buf   // [M,N], added to C at the end, or nil
 	SiLU           *Buf   // [M,N], set to silu(C), or nil; may be C
+	SiLUGrad       *Buf   // [M,N], arguments of a SiLU by whose derivative C is multiplied at the end, or nil
 
 	// Dots is for products of a few rows, with one term, TransB and not TransA. Each element is then a dot product of a
 	// row of A and a row of B in their own memory: B is read once and not packed. The bits of a row of C do not depend
 	// on the other rows, but differ from those without Dots.
 	Dots bool
 
-	// HalfC and HalfResidual are for ProductsBF16: C and SiLU, or Residual, are bf16 and not float32.
+	// HalfC and HalfResidual are for ProductsBF16: C, SiLU and SiLUGrad, or Residual, are bf16 and not float32.
 	HalfC, HalfResidual bool
 }
 
@@ -179,7 +180,7 @@ func dotBlock[T Float](b block) {
 	}
 }
 
-// finishBlock adds the residual to a block and applies SiLU, if the product has them.
+// finishBlock adds the residual to a block and applies SiLU or its gradient, if the product has them.
 func finishBlock[T Float](b block) {
 	for i := range b.m {
 		row := func(of []T) []T { return of[(b.i+i)*b.N+b.j:][:b.n] }
@@ -189,6 +190,9 @@ func finishBlock[T Float](b block) {
 		}
 		if b.SiLU != nil {
 			SiLU(row(Slice[T](b.SiLU)), c)
+		}
+		if b.SiLUGrad != nil {
+			SiLUGrad(c, row(Slice[T](b.SiLUGrad)), c)
 		}
 	}
 }

@@ -1,7 +1,7 @@
 package cpu
 
 // ProductsBF16 is Products for A, B and the biases in bf16, and for outputs and residuals in float32 or bf16. Sums are
-// float32. A result is rounded once, when it is stored: SiLU and the residual take the sum before that.
+// float32. A result is rounded once, when it is stored: SiLU, its gradient and the residual take the sum before that.
 func ProductsBF16(k *Kernel, products ...Product) {
 	const widthUnit = blockWidthUnit / 4
 	panelWidth := panelRowBytes() / 4
@@ -178,6 +178,13 @@ func (b *pieceBF16) finish() {
 			Add(c, c, b.row)
 		case b.Residual != nil:
 			Add(c, c, Slice[float32](b.Residual)[at:])
+		}
+		switch {
+		case b.SiLUGrad != nil && b.HalfC:
+			WidenBF16(b.row[:b.n], Slice[BFloat16](b.SiLUGrad)[at:][:b.n])
+			SiLUGrad(c, b.row[:b.n], c)
+		case b.SiLUGrad != nil:
+			SiLUGrad(c, Slice[float32](b.SiLUGrad)[at:][:b.n], c)
 		}
 		if b.HalfC && b.SiLU != b.C {
 			RoundBF16(Slice[BFloat16](b.C)[at:], c)

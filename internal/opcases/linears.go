@@ -75,9 +75,23 @@ func linears() (list []Case) {
 			withAdd.Build = apply(linear.LinearAdd{Heads: c.heads})
 			withAdd.Outputs = func(in tensors) tensors { return results(ref.Add(x.Outputs(in)[0], in[2])) }
 			list = append(list, withAdd)
+			list = append(list, inputGradSiLU("gradient of silu and linear"+sizes, c.x, c.want, c.out, c.in, c.heads))
 		}
 	}
 	return list
+}
+
+// inputGradSiLU returns the case of a linear layer with an input of shape x and a result of shape y.
+func inputGradSiLU(name string, x, y []int, out, in, heads int) Case {
+	op := linear.InputGradSiLU{Heads: heads}
+	copy(op.Axes[:], x[len(y)-1-min(1, heads):])
+	return Case{Name: name, Cost: costOf(total(x)),
+		Inputs: []Array{Normal("dy", 1, y...), Normal("w", 2, out, in), Normal("h", 3, x...)}, Build: apply(op),
+		Outputs: func(of tensors) tensors {
+			rows := total(x) / in
+			dx, _, _ := ref.LinearGrad(ref.New(rows, in), of[1], of[0].Reshape(rows, out))
+			return results(ref.SiLUGrad(of[2], dx.Reshape(x...)))
+		}}
 }
 
 // linearGroups returns cases of linear layers that share an input [B,S,in], as one op, and of their gradients.

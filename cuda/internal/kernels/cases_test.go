@@ -373,9 +373,11 @@ func chosenCases(t *testing.T, cases []opcases.Case) (list []typedCase) {
 	return list
 }
 
-// ofFewRows reports whether an op has kernels for few rows only: with more rows it runs as several ops.
+// ofFewRows reports whether an op has kernels for few rows, or only for large products: otherwise it runs as several
+// ops.
 func ofFewRows(op any) bool {
-	if _, silu := op.(linear.LinearSiLU); silu {
+	switch op.(type) {
+	case linear.LinearSiLU, linear.InputGradSiLU:
 		return true
 	}
 	linears, ok := op.(linear.Fused)

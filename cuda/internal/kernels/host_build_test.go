@@ -3,6 +3,7 @@
 package kernels_test
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -50,26 +51,52 @@ func openLibrary() (library uintptr, err error) {
 	return library, err
 }
 
-// buildHost compiles units in parallel and links them to a library. The object files lie beside it.
+// buildHost compiles units in parallel and links them to a library. The object files lie beside it. The user's cache
+// folder keeps them, too, by what the preprocessor makes of their sources: a change compiles what includes it.
 func buildHost(units []string, library string) error {
-	run := func(args ...string) error {
-		c := exec.Command("g++", args...)
-		c.Stderr = os.Stderr
-		return c.Run()
-	}
 	link := []string{"-shared", "-o", library}
 	errs := make([]error, len(units))
 	var group sync.WaitGroup
 	for i, unit := range units {
 		object := filepath.Join(filepath.Dir(library), filepath.Base(unit)+".o")
 		link = append(link, object)
-		group.Go(func() {
-			errs[i] = run(slices.Concat(hostFlags, []string{hostLevel(unit), "-c", "-o", object, unit})...)
-		})
+		group.Go(func() { errs[i] = compileHost(unit, object) })
 	}
 	group.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return run(link...)
+	_, err := gxx(link...)
+	return err
+}
+
+func compileHost(unit, object string) error {
+	args := append(slices.Clone(hostFlags), hostLevel(unit), unit)
+	source, err := gxx(append(args, "-E")...)
+	if err != nil {
+		return err
+	}
+	version, err := gxx("--version")
+	if err != nil {
+		return err
+	}
+	key := sha256.Sum256(fmt.Appendf(nil, "%s%q%s", version, args, source))
+	build := func(file string) error {
+		_, err := gxx(append(args, "-c", "-o", file)...)
+		return err
+	}
+	return useCached(cacheFolder(), fmt.Sprintf("%x.o", key), build, func(file string) error {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(object, data, 0o600)
+	})
+}
+
+// gxx returns the output of g++.
+func gxx(args ...string) ([]byte, error) {
+	c := exec.Command("g++", args...)
+	c.Stderr = os.Stderr
+	return c.Output()
 }

@@ -295,6 +295,15 @@ func TestWGMMAProductMatchesOracleOnHost(t *testing.T) {
 	}
 }
 
+func TestWGMMAProductWithSiLUOnHost(t *testing.T) {
+	dev := hostDevice(t)
+	for i, c := range wgmmaCases {
+		if i == 1 || testutil.Full(t) {
+			compareSiLU(t, dev, c)
+		}
+	}
+}
+
 // onHosts runs f at each size on the kernels on tensor cores, or at wide dims on an H200's, and on the general kernels,
 // with the types in turn. The general kernels skip sizes that are only for other kernels: wide dims, and lists of few
 // of the blocks.

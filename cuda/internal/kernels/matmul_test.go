@@ -2,6 +2,7 @@ package kernels_test
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -278,5 +279,82 @@ func TestWGMMAProductMatchesOracleOnGPU(t *testing.T) {
 	dev := openGPU(t)
 	for _, c := range wgmmaCases {
 		t.Run(c.String(), func(t *testing.T) { compareWGMMA(t, dev, c) })
+	}
+}
+
+// compareSiLU runs a case with the epilogues of SiLU: they make of the float32 sums of the plain kernel what their
+// formulas say, up to a rounding to bf16.
+func compareSiLU(t *testing.T, dev device, c matmulCase) {
+	defer dev.reset(t)
+	m, n, k := int64(c.m), int64(c.n), int64(c.k)
+	gpu := h200
+	if g, ok := dev.(interface{ properties() kernels.GPU }); ok {
+		gpu = g.properties()
+	}
+	gpu.SMs = cmp.Or(c.sms, gpu.SMs)
+	o := operand(tensor.Float32, 1)
+	// run returns what add makes of x, y, other -> c, silu.
+	run := func(size elemType, at []kernels.Ptr, add func(*kernels.Builder, []kernels.Ref)) (results [2][]float64) {
+		b := kernels.NewBuilder(gpu, nil, graph.Call{In: []spec.Operand{o, o, o}, Out: []spec.Operand{o, o},
+			Policy: graph.Policy{OwnProducts: true}})
+		add(b, []kernels.Ref{b.In[0].Ref, b.In[1].Ref, b.In[2].Ref, b.Out[0].Ref, b.Out[1].Ref})
+		plan := testutil.Must(b.Plan())(t)
+		out := [2]buffer{}
+		for i := range out {
+			out[i] = place(t, dev, poison(c.m*c.n*size.Bytes()), 0)
+		}
+		bindProduct(t, plan, output(t, dev, int(plan.WorkBytes())).at, append(at, out[0].at, out[1].at)...).run(t, dev)
+		for i := range out {
+			results[i] = size.decode(out[i].bytes(t, dev))
+		}
+		return results
+	}
+	put := func(seed uint64, n int) ([]float64, kernels.Ptr) {
+		values := bf16.roundAll(testutil.Normal(seed, n))
+		return values, place(t, dev, bf16.encode(values), 0).at
+	}
+	_, x := put(1, c.m*c.k)
+	_, y := put(2, c.k*c.n)
+	_, bias := put(3, c.n)
+	h, argument := put(4, c.m*c.n)
+	same := func(what string, want, got []float64) {
+		for i, v := range want {
+			require.InDelta(t, v, got[i], math.Abs(v)/128+1e-30, "%v: %s, element %d", c, what, i)
+		}
+	}
+	sigmoid := func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
+	p := kernels.Product{Type: kernels.BF16, Out: kernels.F32, M: m, N: n, K: k, TransB: true}
+	sums := run(f32, []kernels.Ptr{x, y, bias}, func(b *kernels.Builder, at []kernels.Ref) {
+		matmul.AddProduct(b, p, at[0], at[1], at[2], at[3])
+	})[0]
+	p.Out = kernels.BF16
+	both := run(bf16, []kernels.Ptr{x, y, bias}, func(b *kernels.Builder, at []kernels.Ref) {
+		require.NoError(t, matmul.GuardSiLU(&b.Call, p))
+		matmul.AddProductAndSiLU(b, p, at[0], at[1], at[2], at[3], at[4])
+	})
+	same("c", sums, both[0])
+	for i, v := range sums {
+		sums[i] = v * sigmoid(v)
+	}
+	same("silu", sums, both[1])
+
+	p.Out, p.TransB = kernels.F32, false
+	sums = run(f32, []kernels.Ptr{x, y, bias}, func(b *kernels.Builder, at []kernels.Ref) {
+		matmul.AddProduct(b, p, at[0], at[1], 0, at[3])
+	})[0]
+	p.Out = kernels.BF16
+	got := run(bf16, []kernels.Ptr{x, y, argument}, func(b *kernels.Builder, at []kernels.Ref) {
+		matmul.AddProductTimesSiLUGrad(b, p, at[0], at[1], at[2], at[3])
+	})[0]
+	for i, v := range h {
+		sums[i] *= sigmoid(v) * (1 + v*(1-sigmoid(v)))
+	}
+	same("times the gradient of SiLU", sums, got)
+}
+
+func TestWGMMAProductWithSiLUOnGPU(t *testing.T) {
+	dev := openGPU(t)
+	for _, c := range wgmmaCases {
+		t.Run(c.String(), func(t *testing.T) { compareSiLU(t, dev, c) })
 	}
 }

@@ -181,13 +181,44 @@ func (op InputGrad) Infer(in []spec.Operand) ([]spec.Operand, error) {
 }
 
 func (InputGrad) Bind(k *cpu.Kernel, in, out []spec.Arg) {
+	bindProducts(k, in[0], inputProduct(in, out[0]))
+}
+
+// inputProduct returns the product dx = dy·W.
+func inputProduct(in []spec.Arg, dx spec.Arg) cpu.Product {
 	dy, w := in[0], in[1]
-	rows, size := dy.Elements()/w.Shape[0], w.Shape[0]
-	bindProducts(k, dy, cpu.Product{M: rows, N: w.Shape[1], Terms: []cpu.Term{{K: size, A: dy.Buf, B: w.Buf}},
-		C: out[0].Buf, HalfC: out[0].Dtype == spec.BFloat16})
+	return cpu.Product{M: dy.Elements() / w.Shape[0], N: w.Shape[1], Terms: []cpu.Term{{K: w.Shape[0], A: dy.Buf, B: w.Buf}},
+		C: dx.Buf, HalfC: dx.Dtype == spec.BFloat16}
 }
 
 func (InputGrad) TakesBF16(in, _ []spec.Arg) bool { return spec.AllBF16(in...) }
+
+// InputGradSiLU is the Spec of InputGrad followed by the gradient of a SiLU: dy, w [out,in], h -> dh = dx·silu'(h), dx =
+// dy·W, where h is the argument of the SiLU whose result is the layer's input, in its shape. Shapes are those of
+// InputGrad and pointwise.SiLUGrad, and in the graph's types so are the bits; in half precision dx is not rounded. A
+// machine uses it where a plan has these two ops. It has no constructor and no gradient.
+type InputGradSiLU InputGrad
+
+func (InputGradSiLU) Name() string { return "input gradient of linear with gradient of silu" }
+
+func (op InputGradSiLU) FLOPs(in []spec.Operand) float64 { return InputGrad(op).FLOPs(in) }
+
+func (op InputGradSiLU) Infer(in []spec.Operand) ([]spec.Operand, error) {
+	if _, err := spec.InferWithMore(InputGrad(op), 2, in, spec.LikeOutput{Name: "h", Output: 0}); err != nil {
+		return nil, err
+	}
+	return InputGrad(op).Infer(in[:2])
+}
+
+func (InputGradSiLU) Bind(k *cpu.Kernel, in, out []spec.Arg) {
+	p := inputProduct(in, out[0])
+	p.SiLUGrad = in[2].Buf
+	bindProducts(k, in[0], p)
+}
+
+func (InputGradSiLU) TakesBF16(in, out []spec.Arg) bool {
+	return spec.AllBF16(in...) && spec.AllBF16(out...)
+}
 
 // WeightGrad is the Spec of the gradient of Linear with respect to w: x, dy -> dw [out,in] = dyᵀ·x, where x and dy are
 // taken as [rows,in] and [rows,out].

@@ -42,6 +42,7 @@ func TestStoredTypes(t *testing.T) {
 		"linear.Fused":                            "x w parameters... half" + documents + " -> ys... half",
 		"linear.FusedGrad":                        "x dy others... half" + documents + " -> dx half, dws... float32",
 		"linear.InputGrad":                        "dy w half -> dx half",
+		"linear.InputGradSiLU":                    "dy w h half -> dh half",
 		"linear.Linear":                           "x w bias... half -> y half",
 		"linear.LinearAdd":                        "x w half, residual mixed -> y mixed",
 		"linear.LinearSiLU":                       "x w bias... half -> y hidden half",

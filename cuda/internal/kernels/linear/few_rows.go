@@ -20,8 +20,11 @@ type fewParams struct {
 	eps                  float32
 }
 
-// few is the name of the entries of linear layers for few rows of x.
-const few = "cuda few"
+// The names of the entries of linear layers for few rows of x, and of those with an own product for warpgroups.
+const (
+	few   = "cuda few"
+	wgmma = "cuda wgmma"
+)
 
 // The most rows of x for the two kernels of few_rows.cu. In linear_few one block has all rows and 8 features. In
 // linear_rows a block has 32 rows and 16 features.

@@ -31,6 +31,9 @@ func linearEntries() []kernels.Entry {
 		kernels.EntryFor[linear.LinearSiLU]{
 			Name: few, Types: in.Out(half("y", "hidden")), Guard: guardFewLinearSiLU, Launches: fewLinearSiLU,
 		},
+		kernels.EntryFor[linear.LinearSiLU]{
+			Name: wgmma, Types: in.Out(half("y", "hidden")), Guard: guardLinearSiLU, Launches: linearSiLU,
+		},
 		kernels.EntryFor[linear.LinearAdd]{
 			Name:  few,
 			Types: kernels.In(half("x", "w"), mixed("residual")).Out(mixed("y")),
@@ -43,6 +46,9 @@ func linearEntries() []kernels.Entry {
 		kernels.EntryFor[linear.InputGrad]{
 			Types:    kernels.In(float("dy", "w")).Out(float("dx")),
 			Products: inputGradProducts, Launches: inputGrad,
+		},
+		kernels.EntryFor[linear.InputGradSiLU]{
+			Name: wgmma, Types: kernels.In(half("dy", "w", "h")).Out(half("dh")), Guard: guardInputGradSiLU, Launches: inputGradSiLU,
 		},
 		kernels.EntryFor[linear.WeightGrad]{
 			Types:    kernels.In(float("x", "dy")).Out(grad("dw")),
@@ -93,6 +99,15 @@ func fewLinearSiLU(b *kernels.Builder, _ linear.LinearSiLU) {
 	})
 }
 
+func guardLinearSiLU(c *kernels.Call, _ linear.LinearSiLU) error {
+	return matmul.GuardSiLU(c, product(c))
+}
+
+// linearSiLU adds x [rows,in], w [out,in], and a bias or none -> silu(h), h [rows,out].
+func linearSiLU(b *kernels.Builder, _ linear.LinearSiLU) {
+	matmul.AddProductAndSiLU(b, product(&b.Call), b.In[0].Ref, b.In[1].Ref, refOf(b.In, 2), b.Out[1].Ref, b.Out[0].Ref)
+}
+
 func guardFewLinearAdd(c *kernels.Call, op linear.LinearAdd) error {
 	if err := guardLinearAdd(c, op); err != nil {
 		return err
@@ -123,13 +138,27 @@ func linearAdd(b *kernels.Builder, _ linear.LinearAdd) {
 }
 
 func inputGradProducts(c *kernels.Call, _ linear.InputGrad) []kernels.Product {
+	return []kernels.Product{inputProduct(c)}
+}
+
+// inputProduct returns the product of dy and w, the first inputs.
+func inputProduct(c *kernels.Call) kernels.Product {
 	dy, w := c.In[0], c.In[1]
-	return []kernels.Product{{Type: c.Type, Out: c.Type, M: dy.N() / w.Dim(0), N: w.Dim(1), K: w.Dim(0)}}
+	return kernels.Product{Type: c.Type, Out: c.Type, M: dy.N() / w.Dim(0), N: w.Dim(1), K: w.Dim(0)}
 }
 
 // inputGrad adds dy [rows,out], w [out,in] -> dx [rows,in].
-func inputGrad(b *kernels.Builder, op linear.InputGrad) {
-	matmul.AddProduct(b, inputGradProducts(&b.Call, op)[0], b.In[0].Ref, b.In[1].Ref, 0, b.Out[0].Ref)
+func inputGrad(b *kernels.Builder, _ linear.InputGrad) {
+	matmul.AddProduct(b, inputProduct(&b.Call), b.In[0].Ref, b.In[1].Ref, 0, b.Out[0].Ref)
+}
+
+func guardInputGradSiLU(c *kernels.Call, _ linear.InputGradSiLU) error {
+	return matmul.GuardSiLU(c, inputProduct(c))
+}
+
+// inputGradSiLU adds dy [rows,out], w [out,in], h [rows,in] -> dh [rows,in].
+func inputGradSiLU(b *kernels.Builder, _ linear.InputGradSiLU) {
+	matmul.AddProductTimesSiLUGrad(b, inputProduct(&b.Call), b.In[0].Ref, b.In[1].Ref, b.In[2].Ref, b.Out[0].Ref)
 }
 
 func weightGradProducts(c *kernels.Call, op linear.WeightGrad) []kernels.Product {

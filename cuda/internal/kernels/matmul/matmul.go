@@ -27,7 +27,7 @@ func AddProduct(b *kernels.Builder, p kernels.Product, x, y, bias, c kernels.Ref
 	case err != nil:
 		b.Fail(err)
 	case takesWGMMA(b, p):
-		addWGMMA(b, p, x, y, bias, 0, c)
+		addWGMMA(b, p, "", wgmmaOperands{x: x, y: y, bias: bias, c: c})
 	case b.Library != nil:
 		b.AddProduct(p, x, y, bias, 0, c)
 	case p.Type != kernels.F32:
@@ -45,7 +45,7 @@ func AddProductAndResidual(b *kernels.Builder, p kernels.Product, x, y kernels.R
 	case err != nil:
 		b.Fail(err)
 	case takesWGMMA(b, p) && p.TransB && !p.TransA:
-		addWGMMA(b, p, x, y, 0, residual.Ref, c.Ref)
+		addWGMMA(b, p, "_residual", wgmmaOperands{x: x, y: y, other: residual.Ref, c: c.Ref})
 	case b.Library != nil:
 		b.AddProduct(p, x, y, 0, residual.Ref, c.Ref)
 	default:

@@ -1,11 +1,10 @@
-// Matrix products in bf16 for compute capability 9.0: c [m,n] = op(a) op(b) + bias or residual. op(a) is [m,k], op(b) [k,n]; rows have no
-// gaps. A transposed a is stored as [k,m], a transposed b as [n,k]. Rows of all matrices are multiples of 16 bytes. out_type says whether c
-// is T or float32. c is written with =.
+// Matrix products in bf16 for compute capability 9.0: c [m,n] = op(a) op(b) + bias, and what an epilogue makes of it: c + residual, c and
+// silu(c), or c silu'(x) for the argument x of a SiLU. op(a) is [m,k], op(b) [k,n]; rows have no gaps. A transposed a is stored as [k,m], a
+// transposed b as [n,k]. Rows of all matrices are multiples of 16 bytes. out_type says whether c is T or float32. c is written with =.
 //
 // A cluster of two blocks computes a tile of c of 256 x 128: each block has 128 rows. Along k a tile has steps of 64. Boxes of a and b pass
 // through a ring of stages; each block copies its own rows of a to itself, and one half of the columns of b to both. One warp copies. Two
-// warpgroups take tiles in turn: while one stores its sums, the other one multiplies. Rows and columns outside of c are computed from zeros
-// and not stored.
+// warpgroups take tiles in turn: while one stores its sums, the other one multiplies. Rows and columns outside of c are not stored.
 //
 // A cluster computes its shares, one after the other: a share is a run of steps of a tile. Cluster i has all steps of the tiles i,
 // i + clusters, ... below `whole`, then the shares of a list. Of a tile that is cut each share goes in float32 to a place of its own in
@@ -27,9 +26,10 @@ struct WgmmaShare {
 
 struct MatmulWgmmaParams {
   alignas(64) uint8_t a[128], b[128];  // tensor maps of a and b as they are stored
-  uint8_t c[128], partial[128];        // of c, and of the places [places,256,128], with boxes of 16 rows of 128 bytes
+  uint8_t c[128], silu[128];           // of the results, with boxes of 16 rows of 128 bytes
+  uint8_t other[128];                  // of the residual or the argument of the SiLU, as c
+  uint8_t partial[128];                // of the places [places,256,128], with the same boxes
   const void* bias;      // [n], or null
-  const void* residual;  // [m,n] in the type of c, or null
   int32_t m, n, steps, down, across;  // down and across: tiles
   int32_t whole, sharing;             // tiles that are not cut by the list; clusters that have shares in it
   int32_t out_type;
@@ -59,96 +59,36 @@ struct Shares {
   }
 };
 
-// An epilogue changes the sums of a whole tile before they are stored, one panel of 16 rows and 64 columns of a warp at a time.
+// An epilogue makes c of the sums.
 //
-//   prefetch   called for each row of a block's part of the tile while its sums are made
-//   begin      reads what the panel at row and column needs
-//   apply      changes the panel's sums: v[j] is the fragment of the columns 8*j to 8*j + 7
-//   kReads     whether Panel holds numbers. Then no registers are left for a second size of tiles
-
-// Plain adds the bias, if there is one.
+//   of       c of a sum, with its bias, and an element of p.other
+//   kReads   whether there is p.other
+//   kSiLU    whether silu(c) is stored, too
+//   kHalf    whether c is T
 struct Plain {
-  static constexpr bool kReads = false;
-  struct Panel {};
-  static __device__ __forceinline__ void prefetch(const MatmulWgmmaParams&, int, int, int) {}
-  template <typename T> static __device__ __forceinline__ void begin(const MatmulWgmmaParams&, Panel&, int, int) {}
-  template <typename T> static __device__ __forceinline__ void apply(const MatmulWgmmaParams& p, const Panel&, float (*v)[4], int column) {
-    if (p.bias == nullptr) return;
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-      const int at = column + 8 * j + 2 * (lane() % 4);
-      if (at >= p.n) continue;
-      const uint32_t both = static_cast<const uint32_t*>(p.bias)[at / 2];
-      T bias[2];
-      memcpy(bias, &both, sizeof both);
-#pragma unroll
-      for (int i = 0; i < 4; i++) v[j][i] += to_float(bias[i % 2]);
-    }
-  }
+  static constexpr bool kReads = false, kSiLU = false, kHalf = false;
+  static __device__ float of(float sum, float) { return sum; }
 };
-
-// Residual adds the residual.
-struct Residual {
-  static constexpr bool kReads = true;
-  union Panel {
-    float2 wide[8][2];  // of the fragments of v
-    uint4 cells[4];     // rows lane/4 and lane/4 + 8, eight columns from 8*(lane%4) on of the first half, then of the second
-  };
-  static __device__ __forceinline__ void prefetch(const MatmulWgmmaParams& p, int row, int column, int columns) {
-    const int bytes = p.out_type == kF32 ? 4 : 2;
-    if (row < p.m && column < p.n)
-      prefetch_bytes(static_cast<const char*>(p.residual) + (int64_t(row) * p.n + column) * bytes, min(columns, p.n - column) * bytes);
-  }
-  template <typename T> static __device__ __forceinline__ void begin(const MatmulWgmmaParams& p, Panel& x, int row, int column) {
-    const int t = lane() % 4;
-    row += lane() / 4;
-    if (p.out_type == kF32) {
-      const float* from = static_cast<const float*>(p.residual) + int64_t(row) * p.n + column + 2 * t;
-#pragma unroll
-      for (int i = 0; i < 2; i++, from += 8 * int64_t(p.n)) {
-        const int left = row + 8 * i < p.m ? p.n - column - 2 * t : 0;
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-          if (8 * j < left) x.wide[j][i] = *reinterpret_cast<const float2*>(from + 8 * j);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const int r = row + i % 2 * 8, at = column + i / 2 * 32 + 8 * t;
-        if (r < p.m && at < p.n) x.cells[i] = *reinterpret_cast<const uint4*>(static_cast<const T*>(p.residual) + int64_t(r) * p.n + at);
-      }
-    }
-  }
-  template <typename T> static __device__ __forceinline__ void apply(const MatmulWgmmaParams& p, const Panel& x, float (*v)[4], int) {
-    if (p.out_type == kF32) {
-#pragma unroll
-      for (int j = 0; j < 8; j++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) v[j][2 * i] += x.wide[j][i].x, v[j][2 * i + 1] += x.wide[j][i].y;
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      uint32_t w[4] = {x.cells[i].x, x.cells[i].y, x.cells[i].z, x.cells[i].w};
-      transpose_quad(w);
-#pragma unroll
-      for (int j = 0; j < 4; j++) {
-        T y[2];
-        memcpy(y, &w[j], sizeof y);
-        float* to = v[i / 2 * 4 + j] + i % 2 * 2;
-        to[0] += to_float(y[0]), to[1] += to_float(y[1]);
-      }
-    }
+struct AndSiLU : Plain { static constexpr bool kSiLU = true, kHalf = true; };
+struct AddOther {
+  static constexpr bool kReads = true, kSiLU = false, kHalf = false;
+  static __device__ float of(float sum, float x) { return sum + x; }
+};
+struct TimesSiLUGrad {
+  static constexpr bool kReads = true, kSiLU = false, kHalf = true;
+  static __device__ float of(float sum, float x) {
+    const float s = sigmoid_of<bf16>(x);
+    return sum * (s * (1.0f + x * (1.0f - s)));
   }
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 template <typename T, bool TransA, bool TransB, class Epilogue> struct WgmmaProduct {
-  static constexpr int kCluster = 2, kM = 128, kN = 128, kStages = 6;  // kM rows of a block
+  static constexpr int kCluster = 2, kM = 128, kN = 128, kStages = 5;  // kM rows of a block
   static constexpr uint32_t kTileA = kM * 128, kTileB = kN * 128, kStage = kTileA + kTileB;
-  static constexpr uint32_t kBox = 16 * 128, kBoxes = 8 * 2 * kBox;  // two boxes of c for each computing warp
-  static constexpr uint32_t kShared = kStages * kStage + kBoxes + 8 * (2 * kStages + 2);
-  static_assert(kShared == 229488, "wgmmaShared in Go");
+  static constexpr uint32_t kBox = 16 * 128, kOwn = 4 * kBox;  // the boxes of a computing warp
+  static constexpr uint32_t kShared = kStages * kStage + 8 * kOwn + 8 * (2 * kStages + 2 + 8);
+  static_assert(kShared == 229536, "wgmmaShared in Go");
   static constexpr int kLoaderRegisters = 40, kRegisters = 232;
   static_assert(registers_fit(2, kLoaderRegisters, kRegisters), "setmaxnreg would wait forever");
 
@@ -156,15 +96,18 @@ template <typename T, bool TransA, bool TransB, class Epilogue> struct WgmmaProd
   const uint32_t stages, boxes, barriers;
 
   __device__ explicit WgmmaProduct(const MatmulWgmmaParams& a)
-      : p(a), stages(shared_address(shared_of_block(tiles_shared()))), boxes(stages + kStages * kStage), barriers(boxes + kBoxes) {}
+      : p(a), stages(shared_address(shared_of_block(tiles_shared()))), boxes(stages + kStages * kStage), barriers(boxes + 8 * kOwn) {}
   __device__ uint32_t full(int stage) const { return barriers + 8 * stage; }
   __device__ uint32_t empty(int stage) const { return barriers + 8 * (kStages + stage); }
   __device__ uint32_t turn(int w) const { return barriers + 8 * (2 * kStages + w); }  // of warpgroup w to multiply
+  __device__ uint32_t fetched() const { return barriers + 8 * (2 * kStages + 2 + warp() - 4); }  // boxes of other for this computing warp
+  __device__ uint32_t own() const { return boxes + (warp() - 4) * kOwn; }
 
   __device__ void run() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < kStages; i++) barrier_init(full(i), 1), barrier_init(empty(i), 4 * kCluster);
       for (int w = 0; w < 2; w++) barrier_init(turn(w), 4);
+      for (int w = 0; w < 8; w++) barrier_init(barriers + 8 * (2 * kStages + 2 + w), 1);
       barriers_ready();
     }
     __syncthreads();
@@ -188,20 +131,22 @@ template <typename T, bool TransA, bool TransB, class Epilogue> struct WgmmaProd
 #pragma unroll 1
     for (Shares s(p); s.next();) {
       const int row = (s.row * kCluster + rank) * kM, column = s.column * kN, part = column + rank * kPart;
+      // Boxes that lie outside a or b are left out: their sums are not stored, and to fill them with zeros takes longer than to copy one.
+      const int rows = TransA ? 64 * ((row < p.m) + (row + 64 < p.m)) : kM * (row < p.m);
+      const uint32_t bytes = 128 * (rows + kPart * (1 + (column + kPart < p.n)));
 #pragma unroll 1
       for (int k = s.first; k < s.first + s.count; k++, ring.next()) {
         barrier_wait(empty(ring.stage), ring.parity ^ 1);
         const uint32_t a = stages + ring.stage * kStage, b = a + kTileA + rank * kPart * 128, barrier = full(ring.stage);
-        barrier_arrive_expecting(barrier, kStage);
+        barrier_arrive_expecting(barrier, bytes);
         if constexpr (TransA) {
 #pragma unroll
-          for (int i = 0; i < kM; i += 64) copy_box(a + i * 128, p.a, barrier, row + i, 0, 64 * k, 0);
-        } else {
+          for (int i = 0; i < kM; i += 64)
+            if (row + i < p.m) copy_box(a + i * 128, p.a, barrier, row + i, 0, 64 * k, 0);
+        } else if (row < p.m) {
           copy_box(a, p.a, barrier, 64 * k, 0, row, 0);
         }
-        copy_box_to_blocks<kCluster>(b, p.b, barrier, TransB ? 64 * k : part, 0, TransB ? part : 64 * k, 0);
-        if (s.place < 0)
-          for (int i = (k - s.first) * kM / s.count; i < (k - s.first + 1) * kM / s.count; i++) Epilogue::prefetch(p, row + i, column, kN);
+        if (part < p.n) copy_box_to_blocks<kCluster>(b, p.b, barrier, TransB ? 64 * k : part, 0, TransB ? part : 64 * k, 0);
       }
     }
   }
@@ -209,7 +154,7 @@ template <typename T, bool TransA, bool TransB, class Epilogue> struct WgmmaProd
   // The work of computing warpgroup w.
   __device__ void compute(int w) const {
     Ring<kStages> ring;
-    uint32_t round = 0, stored = 0;
+    uint32_t round = 0, fetches = 0;
     int wait = w;  // shares of the other warpgroup before the next one of this warpgroup
 #pragma unroll 1
     for (Shares s(p); s.next();) {
@@ -219,21 +164,21 @@ template <typename T, bool TransA, bool TransB, class Epilogue> struct WgmmaProd
         continue;
       }
       wait = 1;
-      barrier_wait(turn(w), (round++ & 1) ^ (w == 0));
-      const int rows = p.m - (s.row * kCluster + int(blockIdx.x)) * kM;
-      if constexpr (Epilogue::kReads) {
-        make<2>(ring, s, w, stored);
-      } else {
-        if (rows > 64) make<2>(ring, s, w, stored);
-        else make<1>(ring, s, w, stored);
+      if (Epilogue::kReads && s.place < 0) {
+        if (narrow()) fetch<true>(place_of(s), 0);
+        else fetch<false>(place_of(s), 0);
       }
+      barrier_wait(turn(w), (round++ & 1) ^ (w == 0));
+      if (p.m - (s.row * kCluster + int(blockIdx.x)) * kM > 64) make<2>(ring, s, w, fetches);
+      else make<1>(ring, s, w, fetches);
     }
     if (lane() == 0) store_wait_read<0>();
     __syncwarp();
   }
+  __device__ bool narrow() const { return Epilogue::kHalf || p.out_type != kF32; }  // c is T
 
   // Makes and stores the first 64*Blocks rows of a share.
-  template <int Blocks> __device__ __forceinline__ void make(Ring<kStages>& ring, const Shares& s, int w, uint32_t& stored) const {
+  template <int Blocks> __device__ __forceinline__ void make(Ring<kStages>& ring, const Shares& s, int w, uint32_t& fetches) const {
     constexpr int kStepA = (TransA ? 2048 : 32) / 16, kStepB = (TransB ? 32 : 2048) / 16;  // from 16 of k to the next 16
     float d[Blocks][kN / 8][4];
     if (Blocks == 1) {  // defined here, these sums take no registers elsewhere
@@ -265,64 +210,139 @@ template <typename T, bool TransA, bool TransB, class Epilogue> struct WgmmaProd
 #pragma unroll
     for (int i = 0; i < Blocks; i++) hold(d[i]);
     release(previous);
-    if (s.place < 0) store<true>(d, s, stored);
-    else store<false>(d, s, stored);
+    if (s.place >= 0) store<false, false>(d, s, fetches);
+    else if (narrow()) store<true, true>(d, s, fetches);
+    else store<true, false>(d, s, fetches);
   }
   // Tells both blocks that this warp has read the stage.
   __device__ __forceinline__ void release(int stage) const {
     if (lane() < kCluster) barrier_arrive_at(empty(stage), lane());
   }
 
-  // Stores this warp's sums of all steps of a tile, or of a part. `stored` counts the boxes that this warp has stored.
-  template <bool Whole, int Blocks> __device__ __forceinline__ void store(float (&d)[Blocks][kN / 8][4], const Shares& s, uint32_t& stored) const {
-    constexpr int kPanels = kN / 64;
-    const bool narrow = Whole && p.out_type != kF32;
-    const int in_tile = blockIdx.x * kM + warp() % 4 * 16, row = s.row * kCluster * kM + in_tile, column = s.column * kN;
-    typename Epilogue::Panel panel;
-    if (Whole) Epilogue::template begin<T>(p, panel, row, column);
+  // Where this warp's sums of a share begin in c.
+  struct Place { int row, column; };
+  __device__ Place place_of(const Shares& s) const {
+    return {(s.row * kCluster + int(blockIdx.x)) * kM + warp() % 4 * 16, s.column * kN};
+  }
+  // A warp copies its sums in rounds of four boxes. In T a round has two blocks of rows with two boxes of 64 columns each, in float32 one
+  // block with boxes of 32 columns. Box b of a round is at the place that at returns.
+  template <bool Narrow> static __device__ Place at(Place x, int round, int b) {
+    if (Narrow) return {x.row + b / 2 * 64, x.column + b % 2 * 64};
+    return {x.row + round * 64, x.column + b * 32};
+  }
+  __device__ bool inside(Place x) const { return x.row < p.m && x.column < p.n; }
+
+  // Begins to copy a round of p.other to this warp's boxes, when its last stores have read them.
+  template <bool Narrow> __device__ __forceinline__ void fetch(Place x, int round) const {
+    if (lane() == 0) {
+      store_wait_read<0>();
+      uint32_t bytes = 0;
 #pragma unroll
-    for (int u = 0; u < Blocks * kPanels; u++) {
-      const int i = u / kPanels, j = u % kPanels * 8;
-      if (Whole) Epilogue::template apply<T>(p, panel, d[i] + j, column + 8 * j);
-      if (Whole && u + 1 < Blocks * kPanels)
-        Epilogue::template begin<T>(p, panel, row + 64 * ((u + 1) / kPanels), column + 64 * ((u + 1) % kPanels));
-      if (row + 64 * i >= p.m || column + 8 * j >= p.n) continue;
-      const int to = (Whole ? row : s.place * kCluster * kM + in_tile) + 64 * i, at = (Whole ? column : 0) + 8 * j;
-      if (narrow) {
-        const uint32_t box = next_box(stored);
+      for (int b = 0; b < 4; b++) bytes += inside(at<Narrow>(x, round, b)) ? kBox : 0;
+      barrier_arrive_expecting(fetched(), bytes);
+#pragma unroll
+      for (int b = 0; b < 4; b++) {
+        const Place from = at<Narrow>(x, round, b);
+        if (inside(from)) copy_box(own() + b * kBox, p.other, fetched(), Narrow ? from.column : 2 * from.column, 0, from.row, 0);
+      }
+    }
+    __syncwarp();
+  }
+
+  // Stores this warp's sums of a share: of all steps of a tile in T or float32, or of a part. `fetches` counts what fetch has copied.
+  template <bool Whole, bool Narrow, int Blocks>
+  __device__ __forceinline__ void store(float (&d)[Blocks][kN / 8][4], const Shares& s, uint32_t& fetches) const {
+    constexpr bool kReads = Whole && Epilogue::kReads;
+    const Place x = place_of(s);
+    if (Whole && p.bias != nullptr) {
+#pragma unroll
+      for (int j = 0; j < kN / 8; j++) {
+        const int column = x.column + 8 * j + 2 * (lane() % 4);
+        if (column >= p.n) continue;
+        const uint32_t both = static_cast<const uint32_t*>(p.bias)[column / 2];
+        T bias[2];
+        memcpy(bias, &both, sizeof both);
+#pragma unroll
+        for (int i = 0; i < Blocks * 4; i++) d[i / 4][j][i % 4] += to_float(bias[i % 2]);
+      }
+    }
+#pragma unroll
+    for (int round = 0; round < (Narrow ? 1 : Blocks); round++) {
+      if (!kReads) wait_stores();
+      else if (round > 0) fetch<Narrow>(x, round);
+      if (kReads) barrier_wait(fetched(), fetches++ & 1);
+      fill<kReads, Narrow, Blocks>(d, round);
+      send<Narrow>(Whole ? p.c : p.partial, x, round, Whole ? 0 : s.place * kCluster * kM - s.row * kCluster * kM, Whole ? 0 : x.column);
+    }
+    if constexpr (Whole && Epilogue::kSiLU) {
+#pragma unroll
+      for (int i = 0; i < Blocks * kN / 2; i++) {
+        float& v = (&d[0][0][0])[i];
+        v *= sigmoid_of<T>(v);
+      }
+      wait_stores();
+      fill<false, Narrow, Blocks>(d, 0);
+      send<Narrow>(p.silu, x, 0, 0, 0);
+    }
+  }
+  // Waits until this warp's stores have read its boxes.
+  __device__ __forceinline__ void wait_stores() const {
+    if (lane() == 0) store_wait_read<0>();
+    __syncwarp();
+  }
+  // Fills this warp's boxes with a round of sums or, with kReads, with what the epilogue makes of them and of the boxes.
+  template <bool kReads, bool Narrow, int Blocks>
+  __device__ __forceinline__ void fill(float (&d)[Blocks][kN / 8][4], int round) const {
+#pragma unroll
+    for (int b = 0; b < (Narrow ? 2 * Blocks : 4); b++) {
+      float (*v)[4] = d[Narrow ? b / 2 : round] + (Narrow ? b % 2 * 8 : 4 * b);
+      const uint32_t box = own() + b * kBox;
+      if (Narrow) {
 #pragma unroll
         for (int h = 0; h < 8; h += 2) {
-          const float* v = d[i][j + h];
-          const uint32_t words[4] = {pair<T>(v[0], v[1]), pair<T>(v[2], v[3]), pair<T>(v[4], v[5]), pair<T>(v[6], v[7])};
-          store_matrices(box + cell_of(16, lane() % 16, h + lane() / 16), words);
+          const uint32_t cell = box + cell_of(16, lane() % 16, h + lane() / 16);
+          uint32_t words[4];
+          if (kReads) {
+            read_fragments<false>(words, cell);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+              T y[2];
+              memcpy(y, &words[i], sizeof y);
+              float* to = v[h + i / 2] + i % 2 * 2;
+              to[0] = Epilogue::of(to[0], to_float(y[0])), to[1] = Epilogue::of(to[1], to_float(y[1]));
+            }
+          }
+#pragma unroll
+          for (int i = 0; i < 4; i++) words[i] = pair<T>(v[h + i / 2][i % 2 * 2], v[h + i / 2][i % 2 * 2 + 1]);
+          store_matrices(cell, words);
         }
-        store_box_of(p.c, box, at, to);
       } else {
 #pragma unroll
-        for (int half = 0; half < 8; half += 4) {
-          const uint32_t box = next_box(stored);
-#pragma unroll
-          for (int h = 0; h < 4; h++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-              const float* v = d[i][j + half + h] + 2 * e;
-              store_shared(box + cell_of(16, lane() / 4 + 8 * e, 2 * h + lane() % 4 / 2) + lane() % 2 * 8, make_float2(v[0], v[1]));
-            }
-          store_box_of(Whole ? p.c : p.partial, box, 2 * (at + 8 * half), to);
+        for (int h = 0; h < 8; h++) {
+          const uint32_t cell = box + cell_of(16, lane() / 4 + h % 2 * 8, h / 2 * 2 + lane() % 4 / 2) + lane() % 2 * 8;
+          float2 sum = make_float2(v[h / 2][h % 2 * 2], v[h / 2][h % 2 * 2 + 1]);
+          if (kReads) {
+            const float2 other = load_shared(cell);
+            sum = make_float2(Epilogue::of(sum.x, other.x), Epilogue::of(sum.y, other.y));
+          }
+          store_shared(cell, sum);
         }
       }
     }
   }
-  // Returns a box of this warp in shared memory, when the last store but one has read it.
-  __device__ __forceinline__ uint32_t next_box(uint32_t& stored) const {
-    if (lane() == 0) store_wait_read<1>();
-    __syncwarp();
-    return boxes + ((warp() - 4) * 2 + stored++ % 2) * kBox;
-  }
-  __device__ __forceinline__ void store_box_of(const void* map, uint32_t box, int column, int row) const {
+  // Begins to store a round at its place in c, or so many rows below and columns to the left of it.
+  template <bool Narrow> __device__ __forceinline__ void send(const void* map, Place x, int round, int below, int left) const {
     fence_async();
     __syncwarp();
-    if (lane() == 0) store_box(map, box, column, 0, row, 0), store_commit();
+    if (lane() == 0) {
+#pragma unroll
+      for (int b = 0; b < 4; b++) {
+        const Place to = at<Narrow>(x, round, b);
+        if (inside(to)) store_box(map, own() + b * kBox, (Narrow ? 1 : 2) * (to.column - left), 0, to.row + below, 0);
+      }
+      store_commit();
+    }
+    __syncwarp();
   }
 };
 #endif
@@ -333,9 +353,11 @@ struct WgmmaTile { uint16_t row, column, first, count; };
 struct MatmulSumSharesParams {
   const float* partial;  // [places,256,128]
   const void* bias;      // as in MatmulWgmmaParams
-  const void* residual;
+  const void* other;
   void* c;
-  int32_t m, n, out_type, pad;
+  void* silu;            // [m,n], or null
+  int32_t m, n, out_type;
+  int32_t silu_grad;     // whether other is the argument of a SiLU
   WgmmaTile tiles[kMostClusters];
 };
 
@@ -355,9 +377,11 @@ struct MatmulSumSharesParams {
 NSA_MATMUL_WGMMA(nt, false, true, Plain)
 NSA_MATMUL_WGMMA(nn, false, false, Plain)
 NSA_MATMUL_WGMMA(tn, true, false, Plain)
-NSA_MATMUL_WGMMA(nt_residual, false, true, Residual)
+NSA_MATMUL_WGMMA(nt_silu, false, true, AndSiLU)
+NSA_MATMUL_WGMMA(nt_residual, false, true, AddOther)
+NSA_MATMUL_WGMMA(nn_silu_grad, false, false, TimesSiLUGrad)
 
-// matmul_sum_shares adds the shares of a tile, then the bias or the residual -> c. The grid has the tiles along y. A thread adds four columns.
+// matmul_sum_shares adds the shares of a tile and does what the epilogue does to whole tiles. The grid has the tiles along y. A thread adds four columns.
 extern "C" __global__ void __launch_bounds__(256) nsa_matmul_sum_shares_bf16(const __grid_constant__ nsa::MatmulSumSharesParams p) {
   constexpr int kRows = 256, kCols = 128, kPlace = kRows * kCols;
   const nsa::WgmmaTile& tile = p.tiles[blockIdx.y];
@@ -375,9 +399,15 @@ extern "C" __global__ void __launch_bounds__(256) nsa_matmul_sum_shares_bf16(con
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       if (p.bias != nullptr) v[j] += nsa::load_as(p.bias, nsa::kBF16, col + j);
-      if (p.residual != nullptr) v[j] += nsa::load_as(p.residual, p.out_type, to + j);
+      if (p.other == nullptr) continue;
+      const float x = nsa::load_as(p.other, p.out_type, to + j);
+      v[j] = p.silu_grad ? nsa::TimesSiLUGrad::of(v[j], x) : nsa::AddOther::of(v[j], x);
     }
     if (p.out_type == nsa::kF32) *reinterpret_cast<float4*>(static_cast<float*>(p.c) + to) = make_float4(v[0], v[1], v[2], v[3]);
     else *reinterpret_cast<uint2*>(static_cast<uint16_t*>(p.c) + to) = uint2{nsa::pair<nsa::bf16>(v[0], v[1]), nsa::pair<nsa::bf16>(v[2], v[3])};
+    if (p.silu == nullptr) continue;
+#pragma unroll
+    for (int j = 0; j < 4; j++) v[j] *= nsa::sigmoid_of<nsa::bf16>(v[j]);
+    *reinterpret_cast<uint2*>(static_cast<uint16_t*>(p.silu) + to) = uint2{nsa::pair<nsa::bf16>(v[0], v[1]), nsa::pair<nsa::bf16>(v[2], v[3])};
   }
 }

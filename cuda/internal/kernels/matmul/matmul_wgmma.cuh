@@ -37,11 +37,6 @@ __device__ __forceinline__ void store_box(const void* map, uint32_t from, int c,
 __device__ __forceinline__ void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory"); }
 
-// Begins to copy `bytes` bytes, a multiple of 16, to the L2 cache.
-__device__ __forceinline__ void prefetch_bytes(const void* from, int bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
 // store_matrices (stmatrix) writes four 8x8 matrices of 2-byte elements, which lanes hold in the layout of read_fragments. Lane l passes the
 // address of row l%8 of matrix l/8.
 __device__ __forceinline__ void store_matrices(uint32_t to, const uint32_t (&v)[4]) {
@@ -49,6 +44,12 @@ __device__ __forceinline__ void store_matrices(uint32_t to, const uint32_t (&v)[
 }
 __device__ __forceinline__ void store_shared(uint32_t to, float2 v) {
   asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(to), "f"(v.x), "f"(v.y) : "memory");
+}
+
+__device__ __forceinline__ float2 load_shared(uint32_t from) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from) : "memory");
+  return v;
 }
 
 // WgmmaTiles<T, N> has the products of depth 16 of tiles a and b, with sums d [64,N] as in Wgmma. a is [64,16] or, with TransA, [16,64];

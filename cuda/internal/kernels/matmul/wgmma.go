@@ -7,23 +7,24 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/graph"
 )
 
 // The arguments of matmul_wgmma.cu, and what is in them.
 type (
 	wgmmaParams struct {
-		a, b, c, partial        [driver.TensorMapBytes]byte
-		bias, residual          kernels.Ref
-		m, n, steps             int32
-		down, across            int32
-		whole, sharing, outType int32
-		shares                  [3 * mostClusters]wgmmaShare
-		_                       [48]byte // the size is a multiple of 64, the alignment of a tensor map
+		a, b, c, silu, other, partial [driver.TensorMapBytes]byte
+		bias                          kernels.Ref
+		m, n, steps                   int32
+		down, across                  int32
+		whole, sharing, outType       int32
+		shares                        [3 * mostClusters]wgmmaShare
+		_                             [56]byte // the size is a multiple of 64, the alignment of a tensor map
 	}
 	sumSharesParams struct {
-		partial, bias, residual, c kernels.Ref
-		m, n, outType, _           int32
-		tiles                      [mostClusters]wgmmaTile
+		partial, bias, other, c, silu kernels.Ref
+		m, n, outType, siluGrad       int32
+		tiles                         [mostClusters]wgmmaTile
 	}
 	wgmmaShare struct {
 		row, column, first, count uint16
@@ -42,8 +43,8 @@ const (
 	mostClusters  = 72
 	shortestShare = 4 // steps, unless the tile has fewer
 
-	// wgmmaShared is the shared memory of a block in bytes: six stages, two boxes for each computing warp, barriers.
-	wgmmaShared = 6*2*wgmmaDepth*(wgmmaRows/wgmmaCluster+wgmmaCols) + 8*2*128*boxRows + 8*14
+	// wgmmaShared is the shared memory of a block in bytes: five stages, four boxes for each computing warp, barriers.
+	wgmmaShared = 5*2*wgmmaDepth*(wgmmaRows/wgmmaCluster+wgmmaCols) + 8*4*128*boxRows + 8*20
 )
 
 // workTile is a tile while its steps are shared out.
@@ -178,32 +179,77 @@ func (plan *wgmmaPlan) link(tiles []*workTile) {
 	}
 }
 
-// takesWGMMA reports whether matmul_wgmma.cu computes a product, which must be complete: only if the policy says so.
-func takesWGMMA(b *kernels.Builder, p kernels.Product) bool {
+// guardWGMMA refuses a complete product that matmul_wgmma.cu does not compute.
+func guardWGMMA(c *kernels.Call, p kernels.Product) error {
 	const smallest = 1 << 26 // multiplications: fewer do not fill the tiles
+	if err := c.GPU.CheckSM90(); err != nil {
+		return err
+	}
 	rowA, rowB := p.Rows()
-	aligned := rowA%8 == 0 && rowB%8 == 0 && p.N*int64(p.Out.Bytes())%16 == 0
-	dense := p.Batch == 1 && p.LDA == rowA && p.LDB == rowB && p.LDC == p.N
-	return b.Policy.OwnProducts && b.GPU.CheckSM90() == nil && b.GPU.EncodeTensorMap != nil && p.Type == kernels.BF16 && aligned && dense &&
-		!(p.TransA && p.TransB) && p.M*p.N >= smallest/p.K && max(p.M, p.N, p.K) < wgmmaDepth*math.MaxUint16 &&
-		b.CheckShared("wgmma", wgmmaShared) == nil
+	switch {
+	case c.GPU.EncodeTensorMap == nil:
+		return graph.Refuse(graph.ReasonDevice, "the driver has no tensor maps")
+	case p.Type != kernels.BF16 || p.TransA && p.TransB:
+		return graph.Refuse(graph.ReasonType, "%v, want bf16 and at most one transposed operand", p)
+	case rowA%8 != 0 || rowB%8 != 0 || p.N*int64(p.Out.Bytes())%16 != 0:
+		return graph.Refuse(graph.ReasonShape, "%v: rows are not multiples of 16 bytes", p)
+	case p.Batch != 1 || p.LDA != rowA || p.LDB != rowB || p.LDC != p.N:
+		return graph.Refuse(graph.ReasonShape, "%v: a batch, or rows with gaps", p)
+	case p.M*p.N < smallest/p.K || max(p.M, p.N, p.K) >= wgmmaDepth*math.MaxUint16:
+		return graph.Refuse(graph.ReasonSize, "%v: want 2^26 multiplications or more, and less than 2^22 rows", p)
+	}
+	return c.CheckShared("wgmma", wgmmaShared)
 }
 
-// addWGMMA adds c = op(x) op(y) + bias + residual; at least one of the last two is 0.
-func addWGMMA(b *kernels.Builder, p kernels.Product, x, y, bias, residual, c kernels.Ref) {
+// takesWGMMA reports whether matmul_wgmma.cu computes a complete product that cuBLASLt could compute, too: only if the
+// policy says so.
+func takesWGMMA(b *kernels.Builder, p kernels.Product) bool {
+	return b.Policy.OwnProducts && guardWGMMA(&b.Call, p) == nil
+}
+
+// GuardSiLU refuses products that AddProductAndSiLU or AddProductTimesSiLUGrad does not take.
+func GuardSiLU(c *kernels.Call, p kernels.Product) error {
+	p, err := p.Complete()
+	if err != nil {
+		return err
+	}
+	return guardWGMMA(c, p)
+}
+
+// AddProductAndSiLU adds c = x yᵀ + bias and silu = silu(c), the SiLU of what is not yet rounded. p is as GuardSiLU
+// wants it, and y is transposed. bias is 0 for none.
+func AddProductAndSiLU(b *kernels.Builder, p kernels.Product, x, y, bias, c, silu kernels.Ref) {
+	addWGMMA(b, p, "_silu", wgmmaOperands{x: x, y: y, bias: bias, c: c, silu: silu})
+}
+
+// AddProductTimesSiLUGrad adds c = x y silu'(argument). p is as GuardSiLU wants it, without a transposed operand.
+func AddProductTimesSiLUGrad(b *kernels.Builder, p kernels.Product, x, y, argument, c kernels.Ref) {
+	addWGMMA(b, p, siluGrad, wgmmaOperands{x: x, y: y, other: argument, c: c})
+}
+
+// siluGrad ends the name of a kernel.
+const siluGrad = "_silu_grad"
+
+// wgmmaOperands are the operands of a kernel of matmul_wgmma.cu, 0 where there is none.
+type wgmmaOperands struct{ x, y, bias, other, c, silu kernels.Ref }
+
+// addWGMMA adds the launches of a product. epilogue ends the name of its kernel.
+func addWGMMA(b *kernels.Builder, p kernels.Product, epilogue string, o wgmmaOperands) {
+	p, err := p.Complete()
+	if err != nil {
+		b.Fail(err)
+		return
+	}
 	plan := planWGMMA(p, int64(b.GPU.SMs))
 	b.Aligned(16)
 	arg := wgmmaParams{
-		bias: bias, residual: residual, m: int32(p.M), n: int32(p.N), steps: int32(plan.steps),
+		bias: o.bias, m: int32(p.M), n: int32(p.N), steps: int32(plan.steps),
 		down: int32(plan.down), across: int32(plan.across), whole: int32(plan.whole), sharing: int32(plan.sharing),
 		outType: int32(p.Out),
 	}
 	copy(arg.shares[:], plan.shares)
 	trans := map[bool]string{false: "n", true: "t"}
-	name := "matmul_wgmma_" + trans[p.TransA] + trans[p.TransB]
-	if residual != 0 {
-		name += "_residual"
-	}
+	name := "matmul_wgmma_" + trans[p.TransA] + trans[p.TransB] + epilogue
 	b.AddClusters(p.Type.Name(name), kernels.Dim{X: wgmmaCluster, Y: int(plan.clusters), Z: 1},
 		kernels.Line(wgmmaThreads), wgmmaShared, &arg)
 	// An operand with its rows along k has boxes of rows, the other one of wgmmaDepth elements along k.
@@ -221,16 +267,24 @@ func addWGMMA(b *kernels.Builder, p kernels.Product, x, y, bias, residual, c ker
 			return encode(to, at, [4]int64{row, 1, rows, 1}, [2]int64{1, box})
 		})
 	}
-	addMap(unsafe.Offsetof(arg.a), x, rowA, p.M*p.K/rowA, boxA)
-	addMap(unsafe.Offsetof(arg.b), y, rowB, p.K*p.N/rowB, boxB)
-	addMap(unsafe.Offsetof(arg.c), c, p.N*int64(p.Out.Bytes()/2), p.M, boxRows)
+	addMap(unsafe.Offsetof(arg.a), o.x, rowA, p.M*p.K/rowA, boxA)
+	addMap(unsafe.Offsetof(arg.b), o.y, rowB, p.K*p.N/rowB, boxB)
+	row := p.N * int64(p.Out.Bytes()/2) // of c
+	addMap(unsafe.Offsetof(arg.c), o.c, row, p.M, boxRows)
+	if o.silu != 0 {
+		addMap(unsafe.Offsetof(arg.silu), o.silu, row, p.M, boxRows)
+	}
+	if o.other != 0 {
+		addMap(unsafe.Offsetof(arg.other), o.other, row, p.M, boxRows)
+	}
 	if plan.places == 0 {
 		return
 	}
 	partial := b.Scratch(4 * plan.places * wgmmaRows * wgmmaCols)
 	addMap(unsafe.Offsetof(arg.partial), partial, 2*wgmmaCols, plan.places*wgmmaRows, boxRows)
 	sum := sumSharesParams{
-		partial: partial, bias: bias, residual: residual, c: c, m: arg.m, n: arg.n, outType: arg.outType,
+		partial: partial, bias: o.bias, other: o.other, c: o.c, silu: o.silu,
+		m: arg.m, n: arg.n, outType: arg.outType, siluGrad: kernels.Flag(epilogue == siluGrad),
 	}
 	copy(sum.tiles[:], plan.tiles)
 	const blocks = wgmmaRows * wgmmaCols / 4 / 256 // of a tile

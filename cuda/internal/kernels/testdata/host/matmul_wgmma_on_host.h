@@ -30,7 +30,7 @@ inline void store_box(const void* map, uint32_t from, int c, int g, int t, int b
     }
 }
 inline void store_commit() {}
-inline void prefetch_bytes(const void*, int) {}
+inline float2 load_shared(uint32_t from) { return host_shared<float2>(from); }
 template <int N> void store_wait_read() {}
 
 struct HostStored { uint32_t to; const uint32_t* v; };
