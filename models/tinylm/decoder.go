@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -327,6 +329,16 @@ func (d *Decoder) Plan() graph.Plan {
 		return graph.Plan{}
 	}
 	return d.step.machine.Plan()
+}
+
+// PrefillPlans returns the plans of the graphs of prefills so far, by their numbers of tokens: see Prefill.
+func (d *Decoder) PrefillPlans() (list []graph.Plan) {
+	for _, shape := range slices.SortedFunc(maps.Keys(d.prefills), func(a, b prefillShape) int {
+		return cmp.Or(a.tokens-b.tokens, len(d.prefills[a].start)-len(d.prefills[b].start))
+	}) {
+		list = append(list, d.prefills[shape].machine.Plan())
+	}
+	return list
 }
 
 // Close ends the machines.
