@@ -59,8 +59,8 @@ func TestDecodeStep(t *testing.T) {
 	}
 }
 
-// TestPrefillInChunks: each chunk of a prompt is one replay, and the host waits as often for many as for few: where one graph
-// follows another, and for the logits of the last chunk.
+// TestPrefillInChunks: each chunk of a prompt is one replay, in which RoPE runs with the linear layers. The host waits
+// as often for many chunks as for few: where one graph follows another, and for the logits of the last chunk.
 func TestPrefillInChunks(t *testing.T) {
 	const chunk = 16
 	c := tinylm.Base()
@@ -78,6 +78,11 @@ func TestPrefillInChunks(t *testing.T) {
 	prefill(3)
 	for _, n := range []int{3, 9} {
 		require.Equal(t, map[string]int{"GraphLaunch": n, "EventSynchronize": 3, "MemcpyDtoHAsync": 1}, prefill(n))
+	}
+	for _, p := range d.PrefillPlans() {
+		for _, s := range p.Steps {
+			require.NotEqual(t, "rope", s.Op, "a rotation that is not fused into its linear layer")
+		}
 	}
 	require.NoError(t, d.Close())
 	require.NoError(t, w.Free())
