@@ -79,14 +79,17 @@ func DecodeOn(b graph.Backend, p graph.Precision) DecoderOption {
 	return func(o *decoderOptions) { o.backend, o.precision = b, p }
 }
 
-// DefaultPrefillChunk is the number of tokens of a chunk without PrefillChunk, on the CPU.
-const DefaultPrefillChunk = 2048
+// DefaultPrefillChunk is the number of tokens of a chunk without PrefillChunk on the CPU, and
+// DefaultPrefillChunkOnDevice elsewhere: there a chunk has to fill the device.
+const (
+	DefaultPrefillChunk         = 2048
+	DefaultPrefillChunkOnDevice = 8192
+)
 
-// PrefillChunk makes a decoder prefill prompts in chunks of n tokens; 0 means DefaultPrefillChunk on the CPU, and whole
-// prompts on a GPU, where chunks have not been timed. The activations are those of a chunk: with a longer prompt only
-// the buffers of keys and values grow, which all layers share and which have the size of the context. The results do
-// not depend on n, on the CPU in no bit. A backend without an implementation of decode.Extend prefills whole prompts,
-// and n has to be 0.
+// PrefillChunk makes a decoder prefill prompts in chunks of n tokens; 0 means DefaultPrefillChunk on the CPU and
+// DefaultPrefillChunkOnDevice elsewhere. The activations are those of a chunk: with a longer prompt only the buffers of
+// keys and values grow, which all layers share and which have the size of the context. The results do not depend on n,
+// on the CPU in no bit. A backend without an implementation of decode.Extend prefills whole prompts, and n has to be 0.
 func PrefillChunk(n int) DecoderOption { return func(o *decoderOptions) { o.chunk = n } }
 
 // NewDecoder returns a decoder for up to slots sequences of up to context tokens each; context may differ from
@@ -125,12 +128,16 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 		return nil, err
 	}
 	d.extends = canExtend(o.backend, d.cacheSizes)
-	switch d.chunk = min(context, cmp.Or(o.chunk, DefaultPrefillChunk)); {
+	usual := DefaultPrefillChunk
+	if d.onDevice {
+		usual = DefaultPrefillChunkOnDevice
+	}
+	switch d.chunk = min(context, cmp.Or(o.chunk, usual)); {
 	case o.chunk < 0:
-		return nil, fmt.Errorf("chunks of %d tokens, want at least 1, or 0 for %d", o.chunk, DefaultPrefillChunk)
+		return nil, fmt.Errorf("chunks of %d tokens, want at least 1, or 0 for %d", o.chunk, usual)
 	case o.chunk > 0 && !d.extends:
 		return nil, fmt.Errorf("prefill in chunks of %d tokens: %s has no kernel for it", o.chunk, o.backend.Device().Kind)
-	case !d.extends || o.chunk == 0 && d.onDevice:
+	case !d.extends:
 		d.chunk = context // one chunk for any prompt
 	}
 	if err := d.newCaches(); err != nil {

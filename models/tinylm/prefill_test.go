@@ -156,6 +156,23 @@ func TestPrefillPlans(t *testing.T) {
 	require.Less(t, bytes[4096]-bytes[1024], 3072*4*perToken)
 }
 
+// TestDefaultPrefillChunk: without PrefillChunk a chunk is longer on a device than on the CPU, and never beyond the
+// context.
+func TestDefaultPrefillChunk(t *testing.T) {
+	w, f := newTestWeights(t, small(), tensor.Float32, 1), fakedevice.New()
+	check := func(onCPU, onDevice, context int) {
+		d := testutil.Closing(NewDecoder(w, 1, context))(t)
+		require.Equal(t, onCPU, d.chunk)
+		require.NoError(t, w.MoveTo(f))
+		d = testutil.Must(NewDecoder(w, 1, context, DecodeOn(f, graph.F32)))(t)
+		require.Equal(t, onDevice, d.chunk)
+		require.NoError(t, d.Close())
+		require.NoError(t, w.Free())
+	}
+	check(DefaultPrefillChunk, DefaultPrefillChunkOnDevice, DefaultPrefillChunkOnDevice+1)
+	check(90, 90, 90)
+}
+
 // TestPrefillOnDevice: a device with memory of its own and a kernel for chunks gives the bits of the CPU. One without it
 // prefills whole prompts.
 func TestPrefillOnDevice(t *testing.T) {
