@@ -35,6 +35,7 @@ var suites = []suite{
 	{"machine", "Machine against TapeMachine: memory and allocations", benchMachine, nil},
 	{"decode", "one more token after many: attention of a layer by branch and batch, keys read, and whole models",
 		benchDecode, benchDecode},
+	{"prefill", "prompts of Base() on a GPU: whole and in chunks, and with their prefix shared", nil, benchPrefill},
 	{"attention", "each branch of NSA, and dense attention, at lengths up to 131072", nil, benchAttention},
 	{"accuracy", "errors of each branch of NSA and of their sum in bf16, against float64", nil, benchAccuracy},
 	{"thresholds", "from how many keys on kernels on tensor cores are no slower than the general ones", nil,

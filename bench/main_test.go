@@ -9,10 +9,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
 // TestLengthRestrictsEveryPart: with -length a suite runs those of its parts that have this number of tokens, all of
@@ -92,6 +94,29 @@ func TestShortAttention(t *testing.T) {
 		q := input(G.NewGraph(), "q", 1, s, a.heads, a.dim)
 		require.Equal(t, []int{1, s, a.heads, a.valueDim}, []int(a.graph(q, a.nsa).Shape()))
 	}
+}
+
+// TestPrefillRows: the suite prefill has rows for the whole prompt and for chunks that are shorter, and for shared
+// prefixes.
+func TestPrefillRows(t *testing.T) {
+	c := tinylm.Tiny()
+	c.Layers = 1
+	f, w := fakedevice.New(), testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
+	require.NoError(t, w.MoveTo(f))
+	r := newReport(t.TempDir(), f, 0)
+	r.addPrefills(w, 96, []int{32, 96, 128})
+	r.addShared(w, 3, 80, 10)
+	var got []string
+	for _, x := range r.rows {
+		require.Positive(t, x.value)
+		got = append(got, x.what+", "+x.size)
+	}
+	require.Equal(t, []string{"a prompt whole, S=96", "memory of a prompt whole, S=96", "a prompt in chunks of 32, S=96",
+		"memory of a prompt in chunks of 32, S=96", "prompts, each by itself, 3 of S=80, 70 in common",
+		"prompts that share their prefix, 3 of S=80, 70 in common",
+		"a sequence takes over a shared prefix, 3 of S=80, 70 in common"}, got)
+	require.NoError(t, w.Free())
+	require.Zero(t, f.MemoryInUse)
 }
 
 // TestPeers: the columns that the bench names are in the committed tables. A size without a run has no figure.

@@ -59,8 +59,8 @@ func TestDecodeStep(t *testing.T) {
 	}
 }
 
-// TestPrefillInChunks: each chunk of a prompt is one replay, and the host waits as often for many as for few: where one graph
-// follows another, and for the logits of the last chunk.
+// TestPrefillInChunks: each chunk of a prompt is one replay, in which RoPE runs with the linear layers. The host waits
+// as often for many chunks as for few: where one graph follows another, and for the logits of the last chunk.
 func TestPrefillInChunks(t *testing.T) {
 	const chunk = 16
 	c := tinylm.Base()
@@ -79,6 +79,32 @@ func TestPrefillInChunks(t *testing.T) {
 	for _, n := range []int{3, 9} {
 		require.Equal(t, map[string]int{"GraphLaunch": n, "EventSynchronize": 3, "MemcpyDtoHAsync": 1}, prefill(n))
 	}
+	for _, p := range d.PrefillPlans() {
+		for _, s := range p.Steps {
+			require.NotEqual(t, "rope", s.Op, "a rotation that is not fused into its linear layer")
+		}
+	}
+	require.NoError(t, d.Close())
+	require.NoError(t, w.Free())
+}
+
+// TestSharedPrefixCopiesOnDevice: a sequence that shares a prefix runs what follows it alone. The pages that are not
+// full and the rings are copied within the device's memory, and the host waits for these copies once.
+func TestSharedPrefixCopiesOnDevice(t *testing.T) {
+	c := tinylm.Base()
+	c.Layers, c.Context = 2, 700 // two pages
+	b, f := openWith(t, 1<<30)
+	w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
+	require.NoError(t, w.MoveTo(b))
+	d := testutil.Must(tinylm.NewDecoder(w, 3, c.Context, tinylm.DecodeOn(b, graph.BF16)))(t)
+	prompt := make([]int32, 620)
+	require.NoError(t, d.SharePrefix(prompt[:600])) // of which 512 fill a page
+	for slot := range 2 {
+		require.NoError(t, d.Prefill(slot, prompt))
+	}
+	counted := []string{"GraphLaunch", "MemcpyDtoDAsync", "MemcpyDtoHAsync", "EventSynchronize", "MemAlloc"}
+	want := map[string]int{"GraphLaunch": 1, "MemcpyDtoDAsync": 8 * c.Layers, "MemcpyDtoHAsync": 1, "EventSynchronize": 2}
+	require.Equal(t, want, during(f, counted, func() { require.NoError(t, d.Prefill(2, prompt)) }))
 	require.NoError(t, d.Close())
 	require.NoError(t, w.Free())
 }

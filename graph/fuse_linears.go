@@ -43,16 +43,13 @@ type rotations struct {
 	rotated *[linear.MaxFused]bool
 	rope    *pointwise.RoPE
 	dim     int          // head dimension of all of them; 0 before the first one
-	table   []*planValue // the table of documents, if there is one
+	table   []*planValue // the table of documents or the start, if there is one
 }
 
 // add adds s as the RoPE of layer i, if it is a RoPE like those before.
 func (t *rotations) add(i int, s *step) bool {
 	op, ok := s.spec.(pointwise.RoPE)
 	if !ok || !sameType(s.in[0], s.out[0]) {
-		return false
-	}
-	if _, start := spec.StartOf(op, typesOf(s.in)); start {
 		return false
 	}
 	shape := s.in[0].arg.Shape

@@ -31,7 +31,10 @@ func newBlock(t testing.TB) *network {
 	x := n.input("x", 2, 5, dim)
 	norm := G.Must(ops.RMSNorm(x, n.input("gain", dim), 1e-5))
 	gate := G.Must(ops.SiLU(linear(norm, "gate", dim, ops.WithBias(n.input("bias", dim)))))
-	a, b := G.Must(ops.RoPE(linear(norm, "a", dim, ops.WithHeads(1)), 100, 0)), linear(norm, "b", dim, ops.WithHeads(1))
+	start := G.NewVector(n.graph, tensor.Int32, G.WithShape(2), G.WithName("start"),
+		G.WithValue(tensor.New(tensor.WithBacking([]int32{3, 0}))))
+	a := G.Must(ops.RoPE(linear(norm, "a", dim, ops.WithHeads(1)), 100, 0, ops.WithStart(start)))
+	b := linear(norm, "b", dim, ops.WithHeads(1))
 	near, far := G.Must(ops.SlidingWindow(a, b, b, 2)), G.Must(ops.SlidingWindow(a, b, b, 4))
 	inner := G.Must(ops.Add(a, G.Must(spec.Apply(pointwise.Add{}, b)),
 		G.Must(ops.GatedSum(G.Must(ops.Sigmoid(n.input("gates", 2, 5, 1, 2))), near, far))))

@@ -150,37 +150,43 @@ func compressionsOf(x Array, hidden int, p ops.Params, docs *ref.Documents) []Ca
 	return []Case{mean, mlp}
 }
 
-// packedRoPEs returns cases of RoPE, and of linear layers with RoPE after one of them.
+// packedRoPEs returns the cases of rotations for documents.
 func packedRoPEs(c Dims, docs *ref.Documents) []Case {
-	const base, start, in = 100, 5, 7
-	heads, dim := c.Hq, c.D
-	rotated := func(x *ref.Tensor, f func(x *ref.Tensor, base float64, start int) *ref.Tensor) *ref.Tensor {
-		return docs.Map(x, ref.Tokens, ref.Tokens, func(x *ref.Tensor) *ref.Tensor { return f(x, base, start) }, x.Shape...)
-	}
-	q, _, _ := c.Tokens(1)
-	rope := Packed("rope", docs, []Array{q}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
-		return ops.RoPE(in[0], base, start, ops.WithDocuments(table))
+	return rotations(c, func(name string, s spec.Spec, in ...Array) Case {
+		return Packed(name, docs, in, func(in []*G.Node, table *G.Node) (*G.Node, error) {
+			return spec.Apply(s, append(slices.Clip(in), table)...)
+		})
+	}, func(x *ref.Tensor, f func(x *ref.Tensor, base float64, start int) *ref.Tensor) *ref.Tensor {
+		rotate := func(x *ref.Tensor) *ref.Tensor { return f(x, ropeBase, ropeStart) }
+		return docs.Map(x, ref.Tokens, ref.Tokens, rotate, x.Shape...)
 	})
+}
+
+const ropeBase, ropeStart = 100, 5 // of rotations
+
+// rotations returns cases of RoPE, and of linear layers with RoPE after one of them and their gradients, for c.B rows of
+// c.S tokens. of returns a case of an op that gets a table of documents or a start behind these inputs, rotated what
+// ref.RoPE or ref.RoPEGrad makes of [B,S,H,D] with this table or start.
+func rotations(c Dims, of func(name string, s spec.Spec, in ...Array) Case,
+	rotated func(x *ref.Tensor, f func(x *ref.Tensor, base float64, start int) *ref.Tensor) *ref.Tensor) []Case {
+	const in, others = 7, 8
+	heads, dim, rotation := c.Hq, c.D, pointwise.RoPE{Base: ropeBase, Start: ropeStart}
+	q, _, _ := c.Tokens(1)
+	rope := of("rope", rotation, q)
 	rope.Outputs = func(in tensors) tensors { return results(rotated(in[0], ref.RoPE)) }
 	rope.Gradients = func(_ tensors, dy *ref.Tensor) tensors { return results(rotated(dy, ref.RoPEGrad), nil) }
 
-	op := linear.Fused{RoPE: pointwise.RoPE{Base: base, Start: start}, Heads: [linear.MaxFused]int{heads},
-		Rotated: [linear.MaxFused]bool{true}}
-	x, w, plain := Normal("x", 2, c.B, c.S, in), Normal("w", 3, heads*dim, in), Normal("plain", 4, 3, in)
-	applied := func(s spec.Spec) func(in []*G.Node, table *G.Node) (*G.Node, error) {
-		return func(in []*G.Node, table *G.Node) (*G.Node, error) {
-			return spec.Apply(s, append(slices.Clip(in), table)...)
-		}
-	}
-	linears := Packed("linears", docs, []Array{x, w, plain}, applied(op))
+	op := linear.Fused{RoPE: rotation, Heads: [linear.MaxFused]int{heads}, Rotated: [linear.MaxFused]bool{true}}
+	x, w, plain := Normal("x", 2, c.B, c.S, in), Normal("w", 3, heads*dim, in), Normal("plain", 4, others, in)
+	linears := of("linears", op, x, w, plain)
 	linears.Outputs = func(v tensors) tensors {
 		rows := v[0].Reshape(c.B*c.S, in)
 		return results(rotated(ref.Linear(rows, v[1], nil).Reshape(c.B, c.S, heads, dim), ref.RoPE),
-			ref.Linear(rows, v[2], nil).Reshape(c.B, c.S, 3))
+			ref.Linear(rows, v[2], nil).Reshape(c.B, c.S, others))
 	}
 	back := linear.FusedGrad{In: in, RoPE: op.RoPE, Terms: [linear.MaxFused]int{1}, Rotated: op.Rotated}
 	back.RoPE.Inverse = true
-	grad := Packed("gradient of linears", docs, []Array{x, Normal("dy", 5, q.Shape...), w}, applied(back))
+	grad := of("gradient of linears", back, x, Normal("dy", 5, q.Shape...), w)
 	grad.Outputs = func(v tensors) tensors {
 		dx, dw, _ := ref.LinearGrad(v[0].Reshape(c.B*c.S, in), v[2], rotated(v[1], ref.RoPEGrad).Reshape(c.B*c.S, heads*dim))
 		return results(dx.Reshape(c.B, c.S, in), dw)

@@ -10,7 +10,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
-	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
 // Queries are a part of the queries of a batch: N queries, from Start[b] on in row b (ops.WithStart).
@@ -75,16 +74,17 @@ func CasesOfStart(c Dims, p ops.Params, queries Queries, cost Cost) []Case {
 			}
 			return spec.Apply(attention.SelectBlocks{Params: p}, in[0], in[1], G.Must(ops.LSE(o)), in[3])
 		}}
-	rope := pointwise.RoPE{Base: 100, Start: 5}
 	rotated := func(x *ref.Tensor, f func(x *ref.Tensor, base float64, start int) *ref.Tensor) *ref.Tensor {
 		y := ref.New(x.Shape...)
 		n := len(x.Data) / c.B
 		for b, start := range queries.Start {
 			row := ref.From(x.Data[b*n:(b+1)*n], append([]int{1}, x.Shape[1:]...)...)
-			copy(y.Data[b*n:], f(row, rope.Base, rope.Start+int(start)).Data)
+			copy(y.Data[b*n:], f(row, ropeBase, ropeStart+int(start)).Data)
 		}
 		return y
 	}
+	some := c
+	some.S = queries.N
 	list := []Case{
 		of("window", attention.SlidingWindow{Window: p.Window}, ref.WindowMask(p.Window), k, v),
 		of("dense", attention.SlidingWindow{Window: c.S}, ref.CausalMask(), k, v),
@@ -92,12 +92,10 @@ func CasesOfStart(c Dims, p ops.Params, queries Queries, cost Cost) []Case {
 		of("selected", attention.Selected{SelectBlock: p.SelectBlock},
 			ref.SelectedMask(idx.Ints, c.B, c.S, c.Hkv, p.SelectBlock), k, v, queries.Of(idx, 1)),
 		selection,
-		{Name: "rope", Inputs: []Array{part, start}, Build: apply(rope),
-			Outputs: func(in tensors) tensors { return results(rotated(in[0], ref.RoPE)) },
-			Gradients: func(_ tensors, dy *ref.Tensor) tensors {
-				return results(rotated(dy, ref.RoPEGrad), nil)
-			}},
 	}
+	list = append(list, rotations(some, func(name string, s spec.Spec, in ...Array) Case {
+		return Case{Name: name, Inputs: append(in, start), Build: apply(s)}
+	}, rotated)...)
 	for i := range list {
 		list[i].Name += fmt.Sprintf(" of %d queries from %v on, %+v %+v", queries.N, queries.Start, c, p)
 		list[i].Cost = cost

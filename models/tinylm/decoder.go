@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -12,7 +14,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
-	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
@@ -26,15 +27,19 @@ import (
 type Decoder struct {
 	weights        *Weights
 	slots, context int
+	backend        graph.Backend
+	onDevice       bool // the backend has memory of its own
 	options        []graph.Option
-	caches         []G.Value       // one for each layer
-	resident       *graph.Resident // holds the caches on a device; nil on the host
-	cacheBytes     [][]byte        // their memory on the host; nil on a device
-	cacheSizes     decode.KVCache  // of each cache
+	caches         []G.Value      // one for each layer
+	cacheSizes     decode.KVCache // of each cache
+	memory         graph.Memory   // of the caches
+	cacheBytes     int            // from one cache in memory to the next
+	stream         graph.Stream   // copies parts of the caches
 	sequences      []slotSequence
 	free           []int32 // pages that no sequence uses
 	references     []int32 // for each page, of sequences and of the prefix
 	prefix         sharedPrefix
+	copied         graph.Memory // for the copy of the prefix; nil before the first one
 
 	step     *decoderGraph
 	extends  bool // whether the backend can prefill tokens after others
@@ -74,13 +79,17 @@ func DecodeOn(b graph.Backend, p graph.Precision) DecoderOption {
 	return func(o *decoderOptions) { o.backend, o.precision = b, p }
 }
 
-// DefaultPrefillChunk is the number of tokens of a chunk without PrefillChunk, on the CPU.
-const DefaultPrefillChunk = 2048
+// DefaultPrefillChunk is the number of tokens of a chunk without PrefillChunk on the CPU, and
+// DefaultPrefillChunkOnDevice elsewhere: there a chunk has to fill the device.
+const (
+	DefaultPrefillChunk         = 2048
+	DefaultPrefillChunkOnDevice = 8192
+)
 
-// PrefillChunk makes a decoder prefill prompts in chunks of n tokens; 0 means DefaultPrefillChunk on the CPU, and whole
-// prompts on a GPU, where chunks have not been timed. The activations are those of a chunk: with a longer prompt only the buffers of keys and values grow, which all layers share and which have
-// the size of the context. The results do not depend on n, on the CPU in no bit. A backend without an implementation of
-// decode.Extend prefills whole prompts, and n has to be 0.
+// PrefillChunk makes a decoder prefill prompts in chunks of n tokens; 0 means DefaultPrefillChunk on the CPU and
+// DefaultPrefillChunkOnDevice elsewhere. The activations are those of a chunk: with a longer prompt only the buffers of
+// keys and values grow, which all layers share and which have the size of the context. The results do not depend on n,
+// on the CPU in no bit. A backend without an implementation of decode.Extend prefills whole prompts, and n has to be 0.
 func PrefillChunk(n int) DecoderOption { return func(o *decoderOptions) { o.chunk = n } }
 
 // NewDecoder returns a decoder for up to slots sequences of up to context tokens each; context may differ from
@@ -107,27 +116,32 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 	if err := w.checkOn(o.backend); err != nil {
 		return nil, err
 	}
-	d = &Decoder{weights: w, slots: slots, context: context, sequences: make([]slotSequence, slots),
+	d = &Decoder{weights: w, slots: slots, context: context, backend: o.backend,
+		onDevice: !o.backend.Device().Host, sequences: make([]slotSequence, slots),
 		prefills: map[prefillShape]*decoderGraph{}}
 	d.options = []graph.Option{graph.WithBackend(o.backend), graph.WithPrecision(o.precision), graph.WithCapture()}
 	cached := o.precision
-	if o.backend.Device().Host {
+	if !d.onDevice {
 		cached = graph.F32 // its attention reads caches in float32
 	}
 	if d.cacheSizes, err = c.cacheSizes(slots, context, cached); err != nil {
 		return nil, err
 	}
 	d.extends = canExtend(o.backend, d.cacheSizes)
-	switch d.chunk = min(context, cmp.Or(o.chunk, DefaultPrefillChunk)); {
+	usual := DefaultPrefillChunk
+	if d.onDevice {
+		usual = DefaultPrefillChunkOnDevice
+	}
+	switch d.chunk = min(context, cmp.Or(o.chunk, usual)); {
 	case o.chunk < 0:
-		return nil, fmt.Errorf("chunks of %d tokens, want at least 1, or 0 for %d", o.chunk, DefaultPrefillChunk)
+		return nil, fmt.Errorf("chunks of %d tokens, want at least 1, or 0 for %d", o.chunk, usual)
 	case o.chunk > 0 && !d.extends:
 		return nil, fmt.Errorf("prefill in chunks of %d tokens: %s has no kernel for it", o.chunk, o.backend.Device().Kind)
-	case !d.extends || o.chunk == 0 && !o.backend.Device().Host:
+	case !d.extends:
 		d.chunk = context // one chunk for any prompt
 	}
-	if err := d.newCaches(o.backend); err != nil {
-		return nil, fmt.Errorf("caches: %w", err)
+	if err := d.newCaches(); err != nil {
+		return nil, errors.Join(fmt.Errorf("caches: %w", err), d.Close())
 	}
 	pages := d.cacheSizes.Pages / slots
 	for i := range d.sequences {
@@ -190,29 +204,22 @@ func (c Config) CacheBytes(slots, context int) (_ int, err error) {
 	return 4 * c.Layers * sizes.Elements(), nil
 }
 
-// newCaches allocates a cache for each layer, in the memory of b.
-func (d *Decoder) newCaches(b graph.Backend) (err error) {
-	layers, dt := d.weights.Config.Layers, d.weights.Tensors["norm.weight"].Dtype()
-	if err := memory.CheckTotal(layers * d.cacheSizes.Elements() * int(dt.Size())); err != nil {
+// newCaches allocates a cache for each layer, in the memory of the backend.
+func (d *Decoder) newCaches() (err error) {
+	layers, align := d.weights.Config.Layers, d.backend.Device().Alignment
+	cache := spec.Operand{Dtype: d.weights.Tensors["norm.weight"].Dtype(), Shape: tensor.Shape{d.cacheSizes.Elements()}}
+	d.cacheBytes = (cache.Bytes() + align - 1) / align * align
+	if d.memory, err = d.backend.Alloc(layers * d.cacheBytes); err != nil {
 		return err
 	}
-	for range layers {
-		d.caches = append(d.caches, tensor.New(tensor.Of(dt), tensor.WithShape(d.cacheSizes.Elements())))
-	}
-	if b.Device().Host {
-		for _, v := range d.caches {
-			var b cpu.Buf
-			if err := spec.PointAtValue(&b, v, spec.Operand{Dtype: dt, Shape: v.Shape()}); err != nil {
-				return err
-			}
-			d.cacheBytes = append(d.cacheBytes, cpu.Slice[uint8](&b))
-		}
-		return nil
-	}
-	if d.resident, err = graph.NewResident(b, d.caches); err != nil {
+	if d.stream, err = d.backend.NewStream(); err != nil {
 		return err
 	}
-	d.caches = d.resident.Values()
+	for i := range layers {
+		a := spec.Arg{Operand: cache, Buf: new(cpu.Buf)}
+		d.memory.Place(a.Buf, i*d.cacheBytes, cache.Bytes())
+		d.caches = append(d.caches, d.stream.View(a))
+	}
 	return nil
 }
 
@@ -311,7 +318,7 @@ func (d *Decoder) Step(tokens []int32) (err error) {
 
 // run runs a graph, after waiting for another machine that uses the weights.
 func (d *Decoder) run(g *decoderGraph) error {
-	if d.resident != nil {
+	if d.onDevice {
 		if err := d.weights.use(g.machine); err != nil {
 			return err
 		}
@@ -331,6 +338,16 @@ func (d *Decoder) Plan() graph.Plan {
 	return d.step.machine.Plan()
 }
 
+// PrefillPlans returns the plans of the graphs of prefills so far, by their numbers of tokens: see Prefill.
+func (d *Decoder) PrefillPlans() (list []graph.Plan) {
+	for _, shape := range slices.SortedFunc(maps.Keys(d.prefills), func(a, b prefillShape) int {
+		return cmp.Or(a.tokens-b.tokens, len(d.prefills[a].start)-len(d.prefills[b].start))
+	}) {
+		list = append(list, d.prefills[shape].machine.Plan())
+	}
+	return list
+}
+
 // Close ends the machines.
 func (d *Decoder) Close() error {
 	var errs []error
@@ -340,10 +357,14 @@ func (d *Decoder) Close() error {
 	if d.step != nil {
 		errs = append(errs, d.step.machine.Close())
 	}
-	if d.resident != nil {
-		errs = append(errs, d.resident.Close())
-		d.resident = nil
+	if d.stream != nil {
+		errs = append(errs, d.stream.Close())
 	}
-	d.prefills, d.step = nil, nil
+	for _, m := range []graph.Memory{d.memory, d.copied} {
+		if m != nil {
+			errs = append(errs, m.Free())
+		}
+	}
+	d.prefills, d.step, d.stream, d.memory, d.copied = nil, nil, nil, nil, nil
 	return errors.Join(errs...)
 }

@@ -45,7 +45,7 @@ func (d *Decoder) newGraph(batch, seq, width int, build func(*decoderGraph, *nn.
 	if b.Err() != nil {
 		return nil, b.Err()
 	}
-	if d.resident != nil {
+	if d.onDevice {
 		if err := d.weights.bind(b.Learnables()); err != nil {
 			return nil, err
 		}

@@ -228,15 +228,9 @@ func TestDecoderOnGPU(t *testing.T) {
 		tokens := testutil.Tokens(3, n, c.Vocab)
 		want := logitsOf(t, w, tokens)
 		require.NoError(t, w.MoveTo(b))
-		for p, unit := range map[graph.Precision]float64{graph.F32: 0, graph.BF16: 1. / 256, graph.FP16: 1. / 2048} {
+		for p, unit := range unitRoundoffs() {
 			t.Run(fmt.Sprint(name, "/", p), func(t *testing.T) {
-				bound := 1e-5
-				if unit > 0 {
-					m := newTestModel(t, w, nil, 1, n, WithMachine(graph.WithBackend(b), graph.WithPrecision(p)))
-					copy(m.Tokens(), tokens)
-					require.NoError(t, m.Run())
-					bound = 2*testutil.RelErr(testutil.Floats(t, testutil.Must(m.Logits())(t).Data()), want) + unit
-				}
+				bound := boundOn(t, b, w, p, unit, tokens, want)
 				d := testutil.Closing(NewDecoder(w, 2, n, DecodeOn(b, p)))(t)
 				inChunks := testutil.Closing(NewDecoder(w, 2, n, DecodeOn(b, p), PrefillChunk(20)))(t)
 				for first := 1; first < n; first = 2*first + 17 {
@@ -254,6 +248,58 @@ func TestDecoderOnGPU(t *testing.T) {
 				require.Equal(t, before["upload"]+20, after["upload"], "a step copies its tokens and page table alone")
 				require.Zero(t, after["host"])
 			})
+		}
+		require.NoError(t, w.Free())
+	}
+}
+
+// unitRoundoffs returns the precisions of a GPU with the unit roundoffs of half precision, 0 for float32.
+func unitRoundoffs() map[graph.Precision]float64 {
+	return map[graph.Precision]float64{graph.F32: 0, graph.BF16: 1. / 256, graph.FP16: 1. / 2048}
+}
+
+// boundOn returns the bound of TestDecoderOnGPU for the logits of tokens on b, whose exact values are want.
+func boundOn(t *testing.T, b graph.Backend, w *Weights, p graph.Precision, unit float64, tokens []int32,
+	want []float64) float64 {
+	if unit == 0 {
+		return 1e-5
+	}
+	m := newTestModel(t, w, nil, 1, len(tokens), WithMachine(graph.WithBackend(b), graph.WithPrecision(p)))
+	copy(m.Tokens(), tokens)
+	require.NoError(t, m.Run())
+	return 2*testutil.RelErr(testutil.Floats(t, testutil.Must(m.Logits())(t).Data()), want) + unit
+}
+
+// TestSharedPrefixOnGPU: on a GPU the sequences that share a prefix have the bits of the one that has computed it. They
+// and a prompt that shares nothing are within the bounds of TestDecoderOnGPU.
+func TestSharedPrefixOnGPU(t *testing.T) {
+	const prefix, prompt, n, slots = 620, 650, 680, 3 // with short blocks they share the first of two pages
+	b := cudatest.Open(t)
+	for name, c := range decodeConfigs() {
+		w := newTestWeights(t, c, tensor.Float32, 1)
+		tokens := testutil.Tokens(3, n, c.Vocab)
+		want := logitsOf(t, w, tokens)
+		require.NoError(t, w.MoveTo(b))
+		for p, unit := range unitRoundoffs() {
+			for _, chunk := range []int{0, 100} {
+				t.Run(fmt.Sprintf("%s/%v/%d", name, p, chunk), func(t *testing.T) {
+					bound := boundOn(t, b, w, p, unit, tokens, want)
+					d := testutil.Closing(NewDecoder(w, slots, n, DecodeOn(b, p), PrefillChunk(chunk)))(t)
+					within := func(what string, got []float64) {
+						testutil.Within(t, what, got, want[(prompt-1)*c.Vocab:], bound)
+					}
+					within("separate", decodeAll(t, d, 0, tokens, prompt))
+					require.NoError(t, d.SharePrefix(tokens[:prefix]))
+					first := decodeAll(t, d, 0, tokens, prompt)
+					within("first of the prefix", first)
+					for slot := 1; slot < slots; slot++ {
+						require.Equal(t, first, decodeAll(t, d, slot, tokens, prompt), "slot %d", slot)
+					}
+					shared := d.cacheSizes.SettledPages(prefix)
+					require.Equal(t, c.BlockLen < pageTokens, shared == 1)
+					require.Equal(t, d.sequences[0].pages[:shared], d.sequences[2].pages[:shared])
+				})
+			}
 		}
 		require.NoError(t, w.Free())
 	}

@@ -1,19 +1,23 @@
 package tinylm
 
 import (
+	"cmp"
 	"fmt"
-	"iter"
 	"slices"
 
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // sharedPrefix is the prefix of SharePrefix. Its state is what a sequence has after these tokens.
 type sharedPrefix struct {
 	tokens []int32
 	known  bool    // whether there is a state
-	pages  []int32 // those that no later token changes; sequences refer to them
-	copied []byte  // of all caches: the other pages, and the rings of a slot
+	pages  []int32 // those that no later token changes; sequences refer to them. The rest is in Decoder.copied
 	logits []float32
 }
 
@@ -25,14 +29,13 @@ func (p *sharedPrefix) begins(tokens []int32) bool {
 // Prefill that begins with these tokens computes them. The next ones begin after them: their sequences refer to the same
 // pages of the caches, and only the tokens that follow are prefilled. The results do not change, on the CPU in no bit. A
 // change of the weights does not reach a prefix that has been computed: end it first. The prefix gives way if sequences
-// need its pages. On a backend that prefills whole prompts, see PrefillChunk, and on one with memory of its own
-// SharePrefix has no effect.
+// need its pages. On a backend without an implementation of decode.Extend SharePrefix has no effect.
 func (d *Decoder) SharePrefix(tokens []int32) (err error) {
 	defer fault.Name(&err, "tinylm", fmt.Sprintf("shared prefix of %d tokens", len(tokens)))
 	if err := d.checkPrompt(tokens); err != nil {
 		return err
 	}
-	if d.cacheBytes == nil || !d.extends || slices.Equal(tokens, d.prefix.tokens) {
+	if !d.extends || slices.Equal(tokens, d.prefix.tokens) {
 		return nil
 	}
 	d.forgetPrefix()
@@ -52,12 +55,13 @@ func (d *Decoder) prefillShared(slot int) error {
 		if err := d.extend(slot, d.prefix.tokens); err != nil {
 			return err
 		}
-		p := &d.prefix
-		p.known, p.pages, p.logits = true, slices.Clone(s.pages[:d.cacheSizes.SettledPages(n)]), slices.Clone(s.logits)
-		d.reference(p.pages)
-		for run := range d.cacheRuns(slot, s.pages[len(p.pages):]) {
-			p.copied = append(p.copied, run...)
+		settled := d.cacheSizes.SettledPages(n)
+		if err := d.copyUnsettled(slot, s.pages[settled:], true); err != nil {
+			return err
 		}
+		p := &d.prefix
+		p.known, p.pages, p.logits = true, slices.Clone(s.pages[:settled]), slices.Clone(s.logits)
+		d.reference(p.pages)
 		return nil
 	}
 	p := d.prefix // grow may forget it
@@ -65,10 +69,7 @@ func (d *Decoder) prefillShared(slot int) error {
 	d.reference(p.pages)
 	d.grow(s, n)
 	copy(s.logits, p.logits)
-	for run := range d.cacheRuns(slot, s.pages[len(p.pages):]) {
-		p.copied = p.copied[copy(run, p.copied):]
-	}
-	return nil
+	return d.copyUnsettled(slot, s.pages[len(p.pages):], false)
 }
 
 func (d *Decoder) reference(pages []int32) {
@@ -77,17 +78,50 @@ func (d *Decoder) reference(pages []int32) {
 	}
 }
 
-// cacheRuns yields the memory that pages and the rings of a slot have in each cache.
-func (d *Decoder) cacheRuns(slot int, pages []int32) iter.Seq[[]byte] {
-	return func(yield func([]byte) bool) {
-		runs := d.cacheSizes.Runs(slot, pages)
-		for _, cache := range d.cacheBytes {
-			size := len(cache) / d.cacheSizes.Elements() // of a number
-			for _, r := range runs {
-				if !yield(cache[r[0]*size : r[1]*size]) {
-					return
-				}
+// copyUnsettled copies what the sequence of a slot has in all caches besides its settled pages, which is the given
+// pages and its rings: to the copy of the prefix if save is true, else from there. It waits for the copies. No other
+// work on the caches may be under way.
+func (d *Decoder) copyUnsettled(slot int, pages []int32, save bool) error {
+	dt := cmp.Or(d.cacheSizes.Half, d.caches[0].Dtype())
+	runs, size, total := d.cacheSizes.Runs(slot, pages), int(dt.Size()), 0
+	for _, r := range runs {
+		total += (r[1] - r[0]) * size
+	}
+	if err := d.makeCopyFit(len(d.caches) * total); err != nil {
+		return err
+	}
+	at := 0
+	for i := range d.caches {
+		for _, r := range runs {
+			part := func(m graph.Memory, offset int) spec.Arg {
+				a := spec.Arg{Operand: spec.Operand{Dtype: dt, Shape: tensor.Shape{r[1] - r[0]}}, Buf: new(cpu.Buf)}
+				m.Place(a.Buf, offset, a.Operand.Bytes())
+				return a
+			}
+			from, to := part(d.memory, i*d.cacheBytes+r[0]*size), part(d.copied, at)
+			at += from.Operand.Bytes()
+			if !save {
+				from, to = to, from
+			}
+			if err := d.stream.Upload(to, d.stream.View(from)); err != nil {
+				return err
 			}
 		}
 	}
+	return d.stream.Synchronize()
+}
+
+// makeCopyFit allocates memory for a copy of the prefix, unless there is enough.
+func (d *Decoder) makeCopyFit(bytes int) (err error) {
+	if d.copied != nil && d.copied.Bytes() >= bytes {
+		return nil
+	}
+	if d.copied != nil {
+		err = d.copied.Free()
+		d.copied = nil
+	}
+	if err == nil {
+		d.copied, err = d.backend.Alloc(bytes)
+	}
+	return err
 }

@@ -36,7 +36,7 @@ type Options struct {
 
 	Batch        int // texts at once; 0: as many as there are, up to 16
 	Context      int // tokens that the model looks back; 0: as in training
-	PrefillChunk int // tokens of a prompt that run at once, see tinylm.PrefillChunk; 0: tinylm.DefaultPrefillChunk
+	PrefillChunk int // tokens of a prompt that run at once, see tinylm.PrefillChunk; 0: its default
 	Device       string
 	Precision    string
 
@@ -112,8 +112,8 @@ func (o *Options) flags() *flag.FlagSet {
 	set.BoolVar(&o.PastEnd, "past-end", false, "continue after the end of a document")
 	set.IntVar(&o.Batch, "batch", 0, fmt.Sprintf("texts at once; 0: as many as there are, up to %d", defaultBatch))
 	set.IntVar(&o.Context, "context", 0, "tokens that the model looks back; 0: as in its training")
-	set.IntVar(&o.PrefillChunk, "prefill-chunk", 0, fmt.Sprintf("tokens of a prompt that run at once; fewer need less memory; 0: %d on the CPU, all on a GPU",
-		tinylm.DefaultPrefillChunk))
+	set.IntVar(&o.PrefillChunk, "prefill-chunk", 0, fmt.Sprintf("tokens of a prompt that run at once; fewer need less memory; 0: %d on the CPU, %d on a GPU",
+		tinylm.DefaultPrefillChunk, tinylm.DefaultPrefillChunkOnDevice))
 	set.StringVar(&o.Device, "device", "auto", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
 	set.StringVar(&o.Precision, "precision", "f32", "of the activations, on a GPU also of the caches: f32, bf16 (on a GPU or a CPU with AVX512_BF16) or fp16 (on a GPU)")
 	return set

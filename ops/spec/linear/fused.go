@@ -27,7 +27,7 @@ const (
 
 // Fused is the Spec of one or several Linear layers that share an input: x, w_0, ..., w_n-1, the biases of the layers
 // that have one, in the order of the layers, optionally the weight [in] of an RMSNorm of x, and optionally a table of
-// documents for RoPE -> y_0, ..., y_n-1. Each output has the shape and the bits of the single ops: norm.RMSNorm if
+// documents or a start for RoPE -> y_0, ..., y_n-1. Each output has the shape and the bits of the single ops: norm.RMSNorm if
 // there is a norm, Linear, and then pointwise.RoPE, pointwise.SiLU, pointwise.Sigmoid or none. A machine uses it where
 // a plan has these ops one by one. It has no constructor and no gradient.
 //
@@ -49,6 +49,8 @@ func (Fused) Name() string { return "linears" }
 
 func (op Fused) Blocks() spec.CompressionBlocks { return op.RoPE.Blocks() }
 
+func (op Fused) MaxTokens(in []spec.Operand) int { return op.RoPE.MaxTokens(in) }
+
 func (op Fused) FLOPs(in []spec.Operand) (sum float64) {
 	in, _ = spec.SplitTable(in, len(in)-1)
 	for i := range op.layers(len(in)) {
@@ -57,7 +59,7 @@ func (op Fused) FLOPs(in []spec.Operand) (sum float64) {
 	return sum
 }
 
-// layers returns the number of layers of an op with this many inputs, not counting a table of documents.
+// layers returns the number of layers of an op with this many inputs, not counting a table of documents or a start.
 func (op Fused) layers(inputs int) int {
 	for _, b := range op.Bias {
 		if b {
@@ -71,7 +73,8 @@ func (op Fused) layers(inputs int) int {
 }
 
 // SplitFused splits the inputs of an op with n layers: it returns x, the w_i, the biases of the layers that have one,
-// and the rest. The rest is the weight of the norm, if there is a norm, and a table of documents, if in includes it.
+// and the rest. The rest is the weight of the norm, if there is a norm, and a table of documents or a start, if in
+// includes it.
 func SplitFused[A any](op Fused, n int, in []A) (x A, ws, biases, rest []A) {
 	end := 1 + n
 	for _, b := range op.Bias {
@@ -131,8 +134,8 @@ func (op Fused) Infer(in []spec.Operand) ([]spec.Operand, error) {
 	return out, checkRotated(op.RoPE, op.Rotated, out, table)
 }
 
-// checkRotated checks the arrays [B,S,H,D] of list that rope rotates, and the table of documents, if there is one. All
-// these arrays have the same D.
+// checkRotated checks the arrays [B,S,H,D] of list that rope rotates, and the table of documents or the start, if there
+// is one. All these arrays have the same D.
 func checkRotated(rope pointwise.RoPE, rotated [MaxFused]bool, list, table []spec.Operand) error {
 	dim := 0
 	for i, x := range list {
@@ -201,7 +204,7 @@ func (op Fused) TakesBF16(in, out []spec.Arg) bool {
 const MaxTerms = 3
 
 // FusedGrad is the Spec of the gradients of several Linear layers that share an input: x, dy_0, ..., dy_n-1, w_0, ...,
-// w_n-1, and optionally a table of documents for RoPE -> dx = dy_0·W_0 + ... + dy_n-1·W_n-1, dw_0, ..., dw_n-1 with
+// w_n-1, and optionally a table of documents or a start for RoPE -> dx = dy_0·W_0 + ... + dy_n-1·W_n-1, dw_0, ..., dw_n-1 with
 // dw_i [out_i,in] = dy_iᵀ·x, where x and dy_i are taken as [rows,in] and [rows,out_i].
 //
 // It replaces several ops: a WeightGrad and a InputGrad for each layer, the pointwise.Add that sums up the results of
@@ -231,7 +234,7 @@ func (op FusedGrad) FLOPs(in []spec.Operand) (sum float64) {
 }
 
 // SplitFusedGrad splits inputs that op.Infer has accepted: it returns x, the terms of each dy_i, and the w_i. It
-// ignores a table of documents, which follows them.
+// ignores a table of documents or a start, which follows them.
 func SplitFusedGrad[A any](op FusedGrad, in []A) (x A, dys [][]A, ws []A) {
 	x, ws = in[0], in[1:]
 	for _, n := range op.Terms[:op.layers()] {
@@ -251,6 +254,8 @@ func (op FusedGrad) layers() int {
 }
 
 func (op FusedGrad) Blocks() spec.CompressionBlocks { return op.RoPE.Blocks() }
+
+func (op FusedGrad) MaxTokens(in []spec.Operand) int { return op.RoPE.MaxTokens(in) }
 
 func (op FusedGrad) Infer(in []spec.Operand) ([]spec.Operand, error) {
 	in, table := spec.SplitTable(in, len(in)-1)

@@ -64,6 +64,7 @@ func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPE, x spec.Arg, table []spec.Arg,
 	b, s, h, d := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
 	tokenRotations := op.Rotations(RotationBlock, 0, 1, d)
 	seqs, scratch := spec.SequencesOf(table, s, maxStart, op.Blocks()), cpu.Scratch[T](k, d)
+	blockScratch := cpu.Scratch[float64](k, d) // for the rotation of a block of a sequence with a start
 	seqs.BindCheckStart(k)
 	var blockRotations []float64
 	if !seqs.HasStart() {
@@ -79,7 +80,8 @@ func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPE, x spec.Arg, table []spec.Arg,
 			if n := t / RotationBlock; blockRotations != nil {
 				block = blockRotations[n*d:][:d]
 			} else if n != current {
-				block, current = op.Rotations(1, op.Start+n*RotationBlock, 1, d), n
+				block, current = blockScratch.Local(w), n
+				op.setRotations(block, op.Start+n*RotationBlock, 1, d)
 			}
 			Compose(rotation, block, tokenRotations[t%RotationBlock*d:][:d])
 			for at := i * h * d; at < (i+1)*h*d; at += d {
@@ -93,9 +95,15 @@ func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPE, x spec.Arg, table []spec.Arg,
 // of its angle.
 func (op RoPE) Rotations(n, first, step, d int) []float64 {
 	table := make([]float64, n*d)
+	op.setRotations(table, first, step, d)
+	return table
+}
+
+// setRotations sets a table of Rotations.
+func (op RoPE) setRotations(table []float64, first, step, d int) {
 	for i := 0; i < d; i += 2 {
 		freq := math.Pow(op.Base, -float64(i)/float64(d))
-		for j := range n {
+		for j := range len(table) / d {
 			sin, cos := math.Sincos(float64(first+j*step) * freq)
 			if op.Inverse {
 				sin = -sin
@@ -103,7 +111,6 @@ func (op RoPE) Rotations(n, first, step, d int) []float64 {
 			table[j*d+i], table[j*d+i+1] = cos, sin
 		}
 	}
-	return table
 }
 
 // Compose sets dst to the rotations in p followed by the rotations in q.

@@ -15,6 +15,7 @@ struct ColumnsParams {
   void* joint;
   void* part[kMaxParts][kMaxTerms]; // the terms of each part, then null
   const Document* documents; // [B,S], or null
+  const int32_t* starts;     // [B], or null
   int64_t rows;
   int64_t seq; // S
   int64_t start;
@@ -82,15 +83,16 @@ __device__ __forceinline__ void move_rows(int first, int step, int end, char* co
 
 // Moves 16 bytes at a time. A thread copies one 16-byte place of its rows, or several if a row has more places than the block has
 // threads. Shared memory after turns: the rotations [kTilePositions][D/2]. Grid x is tiles of positions; a block with blockIdx.y does
-// every gridDim.y-th sequence. With documents gridDim.y is B, because their rotations differ.
+// every gridDim.y-th sequence. With documents or starts gridDim.y is B, because their rotations differ.
 template <typename T, bool kSplit> __device__ __forceinline__ void columns_wide(const ColumnsParams& p, double* turns) {
   const int packs = p.end[p.parts - 1] / kLanes<T>, pairs = p.dim / 2, step = max(1, int(blockDim.x) / packs);
   float2* rotations = reinterpret_cast<float2*>(turns + pairs);
   const int64_t start = block_from_end() * kTilePositions, sequences = p.rows / p.seq, sequence = gridDim.y - 1 - blockIdx.y;
   const int first = int(threadIdx.x) / packs, end = int(min(int64_t(kTilePositions), p.seq - start));
+  const int64_t first_position = p.start + (p.starts ? p.starts[sequence] : 0);
   for (int k = threadIdx.x; k < end * pairs; k += blockDim.x) {
     const int i = k / pairs;
-    const int64_t position = p.start + position_of(p.documents, sequence * p.seq + start + i, start + i);
+    const int64_t position = first_position + position_of(p.documents, sequence * p.seq + start + i, start + i);
     rotations[k] = rotation_at(double(position), turns[k - i * pairs], p.inverse);
   }
   __syncthreads();
@@ -140,7 +142,8 @@ template <typename T, bool kSplit> __device__ __forceinline__ void columns_narro
     }
     const int d = at % p.dim, even = at - d % 2;
     float a = load(even), b = load(even + 1);
-    rotate_pair(a, b, rotation_at(double(p.start + position_of(p.documents, row, row % p.seq)), turns[d / 2], p.inverse));
+    const int64_t start = p.start + (p.starts ? p.starts[row / p.seq] : 0);
+    rotate_pair(a, b, rotation_at(double(start + position_of(p.documents, row, row % p.seq)), turns[d / 2], p.inverse));
     y[at] = from_float<T>(at == even ? a : b);
   }
 }

@@ -14,7 +14,7 @@ import (
 type columnsParams struct {
 	joint                     kernels.Ref
 	part                      [linear.MaxFused][linear.MaxTerms]kernels.Ref
-	documents                 kernels.Ref
+	documents, starts         kernels.Ref
 	rows, seq, start          int64
 	log2Base                  float64
 	end                       [linear.MaxFused]int32
@@ -63,16 +63,20 @@ func (m columns) guard(c *kernels.Call) error {
 		}
 		seq = part.Dim(1)
 	}
-	if n := rows / max(1, seq); c.Documents != 0 && seq > 0 && n > maxGridRows {
-		return graph.Refuse(graph.ReasonSize, "%d rows of documents, want at most %d", n, maxGridRows)
+	if n := rows / max(1, seq); ownRotations(c) && seq > 0 && n > maxGridRows {
+		return graph.Refuse(graph.ReasonSize, "%d rows of documents or with a start, want at most %d", n, maxGridRows)
 	}
 	return nil
 }
 
+// ownRotations reports whether each row of the batch has rotations of its own: those of its documents or of its start.
+func ownRotations(c *kernels.Call) bool { return c.Documents != 0 || c.Starts != 0 }
+
 // argument returns the argument of both kernels. Its wide is 1 if all parts and heads begin at multiples of 16 bytes.
 func (m columns) argument(c *kernels.Call) *columnsParams {
 	rows, end := m.parts[0][0].N()/m.cols[0], int64(0)
-	p := &columnsParams{joint: m.joint, documents: c.Documents, rows: rows, seq: rows, parts: int32(len(m.parts)), wide: 1}
+	p := &columnsParams{joint: m.joint, documents: c.Documents, starts: c.Starts, rows: rows, seq: rows,
+		parts: int32(len(m.parts)), wide: 1}
 	for i, terms := range m.parts {
 		part, size := terms[0], m.cols[i]
 		for t, x := range terms {
@@ -108,7 +112,7 @@ func (m columns) add(b *kernels.Builder, kernel string) {
 		threads = kernels.RoundUp(packs*max(1, threads/packs), 32)
 	}
 	sequences := kernels.CeilDiv(p.rows/p.seq, tileSequences)
-	if b.Documents != 0 {
+	if ownRotations(&b.Call) {
 		sequences = p.rows / p.seq
 	}
 	grid := kernels.Dim{X: int(kernels.CeilDiv(p.seq, tilePositions)), Y: int(min(sequences, maxGridRows)), Z: 1}
