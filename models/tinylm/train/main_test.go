@@ -133,9 +133,12 @@ func tinyArgs(t testing.TB, more ...string) []string {
 			"-eval-every 3 -eval-tokens 64 -final-eval 64 -sample 4")...), more...)
 }
 
+// parse returns the options of a run without curves, which would take half of its time.
 func parse(t testing.TB, args ...string) *Options {
 	t.Helper()
-	return testutil.Must(Parse(args, io.Discard))(t)
+	o := testutil.Must(Parse(args, io.Discard))(t)
+	o.hooks.undrawn = true
+	return o
 }
 
 // runArgs trains with the given arguments, in this process.
@@ -148,6 +151,7 @@ func runArgs(t testing.TB, args ...string) (*Result, error) {
 func refusal(args ...string) error {
 	o, err := Parse(args, io.Discard)
 	if err == nil {
+		o.hooks.undrawn = true
 		_, err = Run(context.Background(), o, io.Discard)
 	}
 	return err
