@@ -35,7 +35,7 @@ func TestFullDisk(t *testing.T) {
 	folder := filepath.Join(disk, "run")
 	try := func(args ...string) error {
 		o := parse(t, args...)
-		o.hooks.retryFor, o.hooks.undrawn = -time.Second, false
+		o.hooks.retryFor, o.hooks.undrawn = -time.Second, args[0] == "-resume"
 		return testutil.Err(Run(t.Context(), o, io.Discard))
 	}
 	for _, c := range []struct{ evalEvery, apart int }{{2, testutil.Tries(t, 30, 8)}, {4, testutil.Tries(t, 12, 1)}} {
