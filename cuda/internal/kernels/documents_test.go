@@ -177,8 +177,8 @@ func wrongBoundaries(t *testing.T, dev device, tries int) {
 }
 
 // startSizes are for the kernels of each method: selected attention by bits, by pairs of one tile of keys or of two, by
-// walks over blocks of 64 tokens or less, block selections of several lengths. Sizes 5 and 6 have dims that mma does not
-// take. The last size is for the usual form of the tests in place of size 4.
+// walks over blocks of 64 tokens or less, block selections of several lengths. Sizes 5 and 6 have dims that mma does
+// not take. The last size is for the usual form of the tests in place of size 4.
 var startSizes = []opcases.AttentionCase{
 	{Dims: opcases.Dims{B: 2, S: 150, Hq: 4, Hkv: 2, D: 8, Dv: 16}, Params: ops.Params{BlockLen: 8, Stride: 4,
 		SelectBlock: 64, TopN: 3, Window: 20}},

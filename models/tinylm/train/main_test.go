@@ -53,8 +53,9 @@ func child(args []string) int {
 	launched := false
 	if err == nil {
 		_, alive := strconv.Atoi(os.Getenv(childHook))
-		o.hooks.stepped, o.hooks.undrawn = afterFirstStep(ctx, os.Getenv(childHook)), alive != nil // a kill may meet a drawing
-		if who, ok := os.LookupEnv(childKilled); ok && who == "" && os.Getenv("RANK") == "" {      // it takes no steps
+		o.hooks.stepped = afterFirstStep(ctx, os.Getenv(childHook))
+		o.hooks.undrawn = alive != nil                                                        // a kill may meet a drawing
+		if who, ok := os.LookupEnv(childKilled); ok && who == "" && os.Getenv("RANK") == "" { // it takes no steps
 			go killAfter(os.Getenv(childHook) + "0")
 		}
 		if launched, err = Launch(ctx, o); !launched && rankFault != nil && os.Getenv("RANK") == "1" {
