@@ -101,6 +101,9 @@ func TestTrainingSurvivesEachFailure(t *testing.T) {
 				want, failures := net().train(t, f, p, opts...)
 				require.NoError(t, errors.Join(failures...))
 				for at := 1; at <= f.Calls; at++ {
+					if !testutil.Full(t) && (at+len(opts)+int(p))%2 == 0 {
+						continue
+					}
 					t.Run(fmt.Sprintf("%v/%d options/read %v/%d", p, len(opts), read, at), func(t *testing.T) {
 						again := fakedevice.NewHalf()
 						again.FailAt = at

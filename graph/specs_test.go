@@ -2,6 +2,7 @@ package graph_test
 
 import (
 	"errors"
+	"runtime/debug"
 	"slices"
 	"testing"
 
@@ -18,7 +19,10 @@ import (
 )
 
 // TestMain: no test leaves a goroutine behind.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400) // the tests make many small graphs, and their heap is small
+	goleak.VerifyTestMain(m)
+}
 
 // Specs of float64 for graphs under test.
 

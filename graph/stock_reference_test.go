@@ -99,7 +99,7 @@ func (r referenced) check(t *testing.T, dt tensor.Dtype, variant int) {
 				return cost
 			}
 			got, scale, want := gradient(t, b.in[i]), 1e-2, map[int]float64{}
-			for j := 0; j < len(v); j += 1 + len(v)/16 {
+			for j := 0; j < len(v); j += 1 + len(v)/testutil.Tries(t, 8, 16) {
 				want[j] = (cost(j, 1e-5) - cost(j, -1e-5)) / 2e-5
 				scale = max(scale, math.Abs(want[j]))
 			}

@@ -99,9 +99,9 @@ func TestAttentionMemory(t *testing.T) {
 		}
 		return list
 	}
-	long := bytes(4096)
+	long := bytes(2048)
 	require.Len(t, long, 9)
-	for i, short := range bytes(2048) {
+	for i, short := range bytes(1024) {
 		require.LessOrEqual(t, float64(long[i]), 2.01*float64(short), "call %d", i)
 	}
 }
@@ -132,10 +132,10 @@ func exactLogits(q, k array, exponent int, offset float64) {
 // of large logits is too coarse to contain the log of the sum.
 func TestAttentionLargeLogits(t *testing.T) {
 	p := ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 5, Window: 20}
-	for _, D := range []int{1, 3, 64, 80, 96, 256} {
+	for i, D := range []int{1, 3, 64, 80, 96, 256} {
 		c := opcases.NewDims(1, 70, 2, 1, D, 3)
 		do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
-		for _, m := range []struct {
+		for j, m := range []struct {
 			exponent int
 			offset   float64
 			float64  bool // beyond the range of float32
@@ -144,6 +144,9 @@ func TestAttentionLargeLogits(t *testing.T) {
 			{50, 0, false}, {99, 0, false}, {114, 0, false}, {-4, 1 << 18, false}, {-2, -1 << 20, false}, {1, 1 << 21, false},
 			{-3, 1 << 45, true}, {128, 0, true}, {500, 0, true}, {1010, 0, true},
 		} {
+			if (i+j)%2 == 1 && !testutil.Full(t) {
+				continue
+			}
 			for _, b := range opcases.Branches(c, p) {
 				exactLogits(b.Inputs[0], b.Inputs[1], m.exponent, m.offset)
 				q, k, v := b.Inputs[0].Tensor(), b.Inputs[1].Tensor(), b.Inputs[2].Tensor()

@@ -247,6 +247,17 @@ func (b *bound) read() (out []array) {
 	return out
 }
 
+// requireSame compares arrays by their bits. It is much faster than require.Equal.
+func requireSame(t testing.TB, want, got []array, what string) {
+	t.Helper()
+	require.Len(t, got, len(want), what)
+	for i, w := range want {
+		if !slices.Equal(w.Shape, got[i].Shape) || !slices.Equal(w.Floats, got[i].Floats) || !slices.Equal(w.Ints, got[i].Ints) {
+			require.Equal(t, w, got[i], "%s: array %d", what, i)
+		}
+	}
+}
+
 // selectBlocks returns the blocks that queries select by compressed keys.
 func selectBlocks(t testing.TB, c dims, p ops.Params, dt tensor.Dtype, q, kc, vc array) array {
 	o := runSpec(t, attention.Compressed{BlockLen: p.BlockLen, Stride: p.Stride}, dt, q, kc, vc)

@@ -3,6 +3,8 @@ package ref
 import (
 	"fmt"
 	"math"
+
+	"gonum.org/v1/gonum/floats"
 )
 
 // Tensor is a dense row-major array of float64.
@@ -81,20 +83,10 @@ func zip(x, y *Tensor, f func(x, y float64) float64) *Tensor {
 	return z
 }
 
-func dot(x, y []float64) float64 {
-	var sum float64
-	for i, v := range x {
-		sum += v * y[i]
-	}
-	return sum
-}
+func dot(x, y []float64) float64 { return floats.Dot(x, y) }
 
 // axpy adds a*x to y.
-func axpy(a float64, x, y []float64) {
-	for i, v := range x {
-		y[i] += a * v
-	}
-}
+func axpy(a float64, x, y []float64) { floats.AddScaled(y, a, x) }
 
 // softmax replaces x by the softmax of scale*x and returns log(sum(exp(scale*x))), for a positive scale. If no element
 // is above -Inf, the softmax is 0 and the logarithm -Inf. The largest element is subtracted before the scaling, since

@@ -21,8 +21,11 @@ func words[T Elem](x []T) []uint32 {
 // element of its outputs, and must not read one before.
 func Poison[T Elem](x []T) {
 	w := words(x)
-	for i := range w {
-		w[i] = poison
+	if len(w) > 0 {
+		w[0] = poison
+	}
+	for done := 1; done < len(w); done *= 2 {
+		copy(w[done:], w[:done])
 	}
 }
 

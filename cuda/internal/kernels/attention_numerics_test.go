@@ -1,6 +1,7 @@
 package kernels_test
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"slices"
@@ -68,13 +69,12 @@ func (x typedCase) withInputs() typedCase {
 
 // row returns the bytes of row i of a result of attention.
 func (x typedCase) row(results [5][]byte, result, i int) []byte {
-	q, _, v, _ := x.inputs()
-	size := q.Shape[3] * x.Bytes()
+	size := x.operands[0].Shape[3] * x.Bytes()
 	switch result {
 	case atLSE:
 		size = 4
 	case atO, atDV:
-		size = v.Shape[3] * x.Bytes()
+		size = x.operands[2].Shape[3] * x.Bytes()
 	}
 	return results[result][i*size:][:size]
 }
@@ -160,9 +160,9 @@ func (x typedCase) checkSpoiled(t *testing.T, groups []spoiled, clean, got [5][]
 		check := func(result, i int, sees, sums bool) {
 			t.Helper()
 			before, after := x.row(clean, result, i), x.row(got, result, i)
-			if !sees {
+			if !sees && !bytes.Equal(before, after) {
 				require.Equal(t, before, after, "%v: other bits of %s in row %d", p, resultNames[result], i)
-			} else if sums && math.IsNaN(p.what) {
+			} else if sees && sums && math.IsNaN(p.what) {
 				require.True(t, slices.ContainsFunc(x.decode(after), math.IsNaN), "%v: %s is finite in row %d", p,
 					resultNames[result], i)
 			}
@@ -170,7 +170,11 @@ func (x typedCase) checkSpoiled(t *testing.T, groups []spoiled, clean, got [5][]
 		sees := func(q, head int) bool {
 			return p.at >= 0 && (p.row && q == p.at && head == 0 || !p.row && x.Mask(b, g, q, p.at))
 		}
+		var seeing []int // queries
 		for q := range S {
+			if sees(q, 0) {
+				seeing = append(seeing, q)
+			}
 			for head := range h {
 				i := (b*S+q)*Hq + g*h + head
 				check(atO, i, sees(q, head), !p.row)
@@ -179,10 +183,7 @@ func (x typedCase) checkSpoiled(t *testing.T, groups []spoiled, clean, got [5][]
 			}
 		}
 		for key := range T {
-			met := false
-			for q := range S {
-				met = met || sees(q, 0) && x.Mask(b, g, q, key)
-			}
+			met := slices.ContainsFunc(seeing, func(q int) bool { return x.Mask(b, g, q, key) })
 			check(atDK, (b*T+key)*Hkv+g, met, true)
 			check(atDV, (b*T+key)*Hkv+g, met, false)
 		}

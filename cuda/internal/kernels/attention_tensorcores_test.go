@@ -10,7 +10,6 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/all"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -422,14 +421,14 @@ func TestAttentionGradientEntriesByType(t *testing.T) {
 						call.In = slices.Insert(call.In, 3, operand(tensor.Int32, 1, 8, 1, 3))
 					}
 					var names []string
-					for _, e := range all.Table().Of(op) {
+					for _, e := range table().Of(op) {
 						if _, err := planOf(h200, e.Name, op, call); err == nil && !slices.Contains(names, e.Name) {
 							names = append(names, e.Name)
 						}
 					}
 					types := fmt.Sprintf("%v, %s %v", s.Type, name, saved.Type)
 					require.Equal(t, accepted[types], names, "%s: %s", op.Name(), types)
-					in, _ := all.Table().Of(op)[0].Types.Stored(call, ops.BFloat16)
+					in, _ := table().Of(op)[0].Types.Stored(call, ops.BFloat16)
 					want := map[bool]tensor.Dtype{false: ops.BFloat16, true: tensor.Float32}[delta]
 					require.Equal(t, want, in[len(in)-3], "%s: %s", op.Name(), types)
 				}

@@ -16,7 +16,6 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/all"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
@@ -103,7 +102,7 @@ func shapedAs(t testing.TB, c opcases.Case, s elemType, as arrangement) (x typed
 		}
 		of.Out = testutil.Must(call.Spec.Infer(retyped(of.In, wide)))(t)
 		free, taken := of, false
-		for _, e := range all.Table().Of(call.Spec) { // the first one that takes the op in the types of its operands
+		for _, e := range table().Of(call.Spec) { // the first one that takes the op in the types of its operands
 			in, out := e.Types.Stored(free, dtypes[s.Type])
 			of = graph.Call{Spec: call.Spec, In: retyped(free.In, in), Out: retyped(free.Out, out)}
 			if e.Guard(call.Spec, of, h200, nil) != nil {

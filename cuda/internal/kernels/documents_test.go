@@ -177,8 +177,8 @@ func wrongBoundaries(t *testing.T, dev device, tries int) {
 }
 
 // startSizes are for the kernels of each method: selected attention by bits, by pairs of one tile of keys or of two, by
-// walks over blocks of 64 tokens or less, block selections of several lengths. Only the last two have dims that mma
-// does not take.
+// walks over blocks of 64 tokens or less, block selections of several lengths. Sizes 5 and 6 have dims that mma does
+// not take. The last size is for the usual form of the tests in place of size 4.
 var startSizes = []opcases.AttentionCase{
 	{Dims: opcases.Dims{B: 2, S: 150, Hq: 4, Hkv: 2, D: 8, Dv: 16}, Params: ops.Params{BlockLen: 8, Stride: 4,
 		SelectBlock: 64, TopN: 3, Window: 20}},
@@ -194,6 +194,8 @@ var startSizes = []opcases.AttentionCase{
 		SelectBlock: 6, TopN: 4, Window: 33}},
 	{Dims: opcases.Dims{B: 1, S: 420, Hq: 2, Hkv: 2, D: 192, Dv: 128}, Params: ops.Params{BlockLen: 16, Stride: 16,
 		SelectBlock: 64, TopN: 3, Window: 64}},
+	{Dims: opcases.Dims{B: 1, S: 460, Hq: 8, Hkv: 1, D: 8, Dv: 16}, Params: ops.Params{BlockLen: 8, Stride: 4,
+		SelectBlock: 64, TopN: 3, Window: 33}},
 }
 
 // TestStartsOnGPU: queries from any token on have the results of the oracle, in 500 random cases, in each storage type,

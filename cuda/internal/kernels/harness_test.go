@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"testing"
 	"unsafe"
 
@@ -77,6 +78,9 @@ func callOf(in, out []arg) (s graph.Call) {
 	return s
 }
 
+// table returns the entries of all ops, made once.
+var table = sync.OnceValue(all.Table)
+
 // planOf builds the first entry with the given name, or of any name if that is "", that takes the op.
 func planOf(gpu kernels.GPU, name string, op any, s graph.Call) (*kernels.Plan, error) {
 	err, taken := fmt.Errorf("no entry %q for %T", name, op), false
@@ -84,7 +88,7 @@ func planOf(gpu kernels.GPU, name string, op any, s graph.Call) (*kernels.Plan, 
 	if _, one := op.(spec.DocumentTable); one {
 		name = "" // the table of documents comes before ops of every entry
 	}
-	for _, e := range all.Table().Of(op) {
+	for _, e := range table().Of(op) {
 		if name != "" && e.Name != name || taken && !e.Takes(s) {
 			continue
 		}

@@ -10,7 +10,6 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/all"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/ceilings"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -92,7 +91,7 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 	middle.SMs = 60
 	add := func(op any, s graph.Call, devices ...kernels.GPU) {
 		var names []string // of the op's entries
-		for _, e := range all.Table().Of(op) {
+		for _, e := range table().Of(op) {
 			if !slices.Contains(names, e.Name) {
 				names = append(names, e.Name)
 			}
@@ -116,7 +115,7 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 	for _, dims := range [][2]int{{64, 64}, {128, 128}, {192, 128}, {192, 192}, {256, 128}, {256, 192}} {
 		// entries of a list by block size; with 64, less than half of the blocks
 		for block, n := range map[int]int{16: 20, 32: 10, 64: 4, 128: 4} {
-			s := sized(1, 600, 4, 2, dims[0], dims[1], 32, 16, block, n, 100)
+			s := sized(1, 600, 2, 1, dims[0], dims[1], 32, 16, block, n, 100)
 			cases = append(cases, s.Cases()...)
 		}
 		cases = append(cases, selectedSize{tokens(1, 400, 8, 1, dims[0], dims[1]), 64, 3, nil}.of(1, 1))

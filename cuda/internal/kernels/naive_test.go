@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+	"gonum.org/v1/gonum/floats"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
@@ -107,17 +108,6 @@ func naiveAttention(s elemType, q, k, v, do *ref.Tensor, mask ref.Mask) (o, dq, 
 	B, S, Hq, h := q.Shape[0], q.Shape[1], q.Shape[2], q.Shape[2]/k.Shape[2]
 	o, dq, dk, dv = ref.New(o.Shape...), ref.New(q.Shape...), ref.New(k.Shape...), ref.New(v.Shape...)
 	scale := 1 / math.Sqrt(float64(q.Shape[3]))
-	dot := func(x, y []float64) (sum float64) {
-		for i := range x {
-			sum += x[i] * y[i]
-		}
-		return sum
-	}
-	add := func(a float64, x, y []float64) {
-		for i := range x {
-			y[i] += a * x[i]
-		}
-	}
 	p := make([]float64, k.Shape[1])
 	for b := range B {
 		for t := range S {
@@ -125,18 +115,18 @@ func naiveAttention(s elemType, q, k, v, do *ref.Tensor, mask ref.Mask) (o, dq, 
 				g, q, do, o := head/h, q.Row(b, t, head), do.Row(b, t, head), o.Row(b, t, head)
 				for i := range p {
 					if p[i] = 0; mask(b, g, t, i) {
-						p[i] = s.round(math.Exp(s.round(dot(q, k.Row(b, i, g))*scale) - lse.Row(b, head, t)[0]))
+						p[i] = s.round(math.Exp(s.round(floats.Dot(q, k.Row(b, i, g))*scale) - lse.Row(b, head, t)[0]))
+						floats.AddScaled(o, p[i], v.Row(b, i, g))
 					}
-					add(p[i], v.Row(b, i, g), o)
 				}
 				copy(o, s.roundAll(o))
-				delta := s.round(dot(do, o))
+				delta := s.round(floats.Dot(do, o))
 				for i := range p {
 					if p[i] != 0 {
-						ds := s.round(p[i] * (s.round(dot(do, v.Row(b, i, g))) - delta) * scale)
-						add(ds, k.Row(b, i, g), dq.Row(b, t, head))
-						add(ds, q, dk.Row(b, i, g))
-						add(p[i], do, dv.Row(b, i, g))
+						ds := s.round(p[i] * (s.round(floats.Dot(do, v.Row(b, i, g))) - delta) * scale)
+						floats.AddScaled(dq.Row(b, t, head), ds, k.Row(b, i, g))
+						floats.AddScaled(dk.Row(b, i, g), ds, q)
+						floats.AddScaled(dv.Row(b, i, g), p[i], do)
 					}
 				}
 			}

@@ -18,7 +18,7 @@ import (
 )
 
 // TestFullDisk fills the disk at every point of a run. It uses file systems of each size in pages, from one too small
-// for a run to begin up to one that holds everything, roughly 100; in the usual form one size in seven. Runs with an
+// for a run to begin up to one that holds everything, roughly 100; in the usual form one size in twelve. Runs with an
 // evaluation before the end use fewer. A failed write is an error or a warning, and the files on the disk are complete.
 // With room again, the run resumes and ends with the bits of one that always had room.
 func TestFullDisk(t *testing.T) {
@@ -35,10 +35,10 @@ func TestFullDisk(t *testing.T) {
 	folder := filepath.Join(disk, "run")
 	try := func(args ...string) error {
 		o := parse(t, args...)
-		o.hooks.retryFor = -time.Second
+		o.hooks.retryFor, o.hooks.undrawn = -time.Second, args[0] == "-resume"
 		return testutil.Err(Run(t.Context(), o, io.Discard))
 	}
-	for _, c := range []struct{ evalEvery, apart int }{{2, testutil.Tries(t, 24, 8)}, {4, testutil.Tries(t, 7, 1)}} {
+	for _, c := range []struct{ evalEvery, apart int }{{2, testutil.Tries(t, 30, 8)}, {4, testutil.Tries(t, 12, 1)}} {
 		args := smallArgs(t, 4, "-eval-every", fmt.Sprint(c.evalEvery), "-save-minutes", "1e-5", "-keep", "1", "-final-eval",
 			"0", "-sample", "0", "-layers", "1", "-dim", "16")
 		whole, failed := newRun(t, args...), 0

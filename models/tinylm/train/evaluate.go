@@ -66,11 +66,19 @@ func (r *runner) evaluate(ctx context.Context) error {
 		return err
 	}
 	if r.leads() && time.Since(r.drawn) > drawEvery {
-		r.warnIf(r.log.Draw())
+		r.warnIf(r.draw())
 		r.drawn = time.Now()
 	}
 	r.rateSince = time.Now()
 	return nil
+}
+
+// draw redraws the curves.
+func (r *runner) draw() error {
+	if r.hooks.undrawn {
+		return nil
+	}
+	return r.log.Draw()
 }
 
 // heldOut returns the held-out loss over roughly the given number of tokens, in nats per token. The ranks share the

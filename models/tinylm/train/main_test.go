@@ -52,7 +52,9 @@ func child(args []string) int {
 	o, err := Parse(args, os.Stdout)
 	launched := false
 	if err == nil {
+		_, alive := strconv.Atoi(os.Getenv(childHook))
 		o.hooks.stepped = afterFirstStep(ctx, os.Getenv(childHook))
+		o.hooks.undrawn = alive != nil                                                        // a kill may meet a drawing
 		if who, ok := os.LookupEnv(childKilled); ok && who == "" && os.Getenv("RANK") == "" { // it takes no steps
 			go killAfter(os.Getenv(childHook) + "0")
 		}
@@ -133,9 +135,12 @@ func tinyArgs(t testing.TB, more ...string) []string {
 			"-eval-every 3 -eval-tokens 64 -final-eval 64 -sample 4")...), more...)
 }
 
+// parse returns the options of a run without curves, which would take half of its time.
 func parse(t testing.TB, args ...string) *Options {
 	t.Helper()
-	return testutil.Must(Parse(args, io.Discard))(t)
+	o := testutil.Must(Parse(args, io.Discard))(t)
+	o.hooks.undrawn = true
+	return o
 }
 
 // runArgs trains with the given arguments, in this process.
@@ -148,6 +153,7 @@ func runArgs(t testing.TB, args ...string) (*Result, error) {
 func refusal(args ...string) error {
 	o, err := Parse(args, io.Discard)
 	if err == nil {
+		o.hooks.undrawn = true
 		_, err = Run(context.Background(), o, io.Discard)
 	}
 	return err

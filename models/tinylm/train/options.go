@@ -87,6 +87,7 @@ type hooks struct {
 	retryFor, retryEvery, stallTime time.Duration                 // instead of the constants of these names
 	stepped                         func(step int)                // called after each step
 	group                           func(graph.Group) graph.Group // what the run gets for its group
+	undrawn                         bool                          // the run draws no curves
 }
 
 // Preset returns the options of the given name: tiny trains for two minutes on a CPU, base for an hour.

@@ -149,11 +149,12 @@ func TestStops(t *testing.T) {
 			if name != "plain" && name != "packed" {
 				testutil.FullOnly(t)
 			}
-			args := smallArgs(t, 6, append([]string{"-save-minutes", "0", "-eval-every", "4"}, more...)...)
+			const steps = 4
+			args := smallArgs(t, steps, append([]string{"-save-minutes", "0", "-eval-every", "3"}, more...)...)
 			whole, run := newFolder(t), newFolder(t)
 			want := testutil.Must(runArgs(t, append(args, "-out", whole)...))(t)
 			begin := append(args, "-out", run)
-			for step := 1; step <= 6; step++ {
+			for step := 1; step <= steps; step++ {
 				stopAfter(t, step, begin...)
 				begin = []string{"-resume", run}
 			}
@@ -166,7 +167,7 @@ func TestStops(t *testing.T) {
 			require.Len(t, evaluations, 2)
 			require.Equal(t, evaluations, wholeCheckpoint(t, run).state.Evaluations, "none was left out")
 			for _, file := range []string{solverFile, modelFile} {
-				require.Equal(t, read(t, folder(whole).checkpoint(6), file), read(t, folder(run).checkpoint(6), file), file)
+				require.Equal(t, read(t, folder(whole).checkpoint(steps), file), read(t, folder(run).checkpoint(steps), file), file)
 			}
 		})
 	}

@@ -229,7 +229,7 @@ func (r *runner) trainAndFinish(ctx context.Context) (res *Result, err error) {
 	default:
 		r.warnIf(r.log.Event("error", map[string]any{"text": err.Error()}))
 	}
-	r.warnIf(errors.Join(r.log.Save(), r.log.Draw()))
+	r.warnIf(errors.Join(r.log.Save(), r.draw()))
 	return res, err
 }
 

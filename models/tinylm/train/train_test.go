@@ -41,6 +41,7 @@ func TestVerbose(t *testing.T) {
 func TestRunLearnsAndWritesItsFiles(t *testing.T) {
 	folder, said := filepath.Join(t.TempDir(), "runs", "a"), new(bytes.Buffer)
 	o := parse(t, smallArgs(t, 60, "-out", folder)...)
+	o.hooks.undrawn = false
 	r := testutil.Must(Run(t.Context(), o, said))(t)
 	require.Less(t, r.HeldOutLoss, 3.2)
 	require.InEpsilon(t, r.HeldOutLoss/0.6931, r.BitsPerByte, 1e-3)
@@ -64,6 +65,7 @@ func TestRunLearnsAndWritesItsFiles(t *testing.T) {
 		require.Contains(t, events, event)
 	}
 	require.Equal(t, []int{48, 54, 60}, stepsOf(t, folder))
+	require.Len(t, testutil.Must(filepath.Glob(filepath.Join(folder, "*.png")))(t), 4)
 	require.ErrorIs(t, testutil.Err(runArgs(t, smallArgs(t, 1, "-out", folder)...)), os.ErrExist)
 
 	init := testutil.Must(runArgs(t, smallArgs(t, 1, "-init", filepath.Join(folder, modelFile), "-lr", "1e-9", "-out",

@@ -22,7 +22,7 @@ import (
 var (
 	muonDecay  = "0101011"
 	byMuon     = "1101111"
-	muonShapes = [][]int{{3, 2}, {130, 150}, {19}, {1, 7}, {600, 70}, {64, 64}, {40, 6000}}
+	muonShapes = [][]int{{3, 2}, {130, 150}, {19}, {1, 7}, {180, 95}, {64, 64}, {16, 16000}}
 )
 
 func muonStep(step int) optimizer.Hyper {
