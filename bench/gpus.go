@@ -318,7 +318,9 @@ func (j ranksJob) measureLayer(g graph.Group, b graph.Backend) []rankFigures {
 		net := G.NewGraph()
 		builder := nn.NewBuilder(net, append(layerConfig.LayerParams("layer."), nn.Param{Name: norm + ".weight",
 			Shape: tensor.Shape{dim}, Init: nn.Ones()}), nn.Random(tensor.Float32, 1))
-		part := func(name string) *G.Node { return inputOf(net, name, own, 2*j.Batch, j.Seq/g.Size()/2, dim) }
+		part := func(name string) *G.Node {
+			return inputOf(net, name, slices.Clone(own), 2*j.Batch, j.Seq/g.Size()/2, dim)
+		}
 		x := builder.RMSNorm(part("x"), norm, 1e-6)
 		y := must(builder.NSA("layer.", layerConfig).Apply(x, nn.WithContext(g.Rank(), g.Size())))
 		if backward {

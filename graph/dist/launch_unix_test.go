@@ -78,7 +78,7 @@ func beRank() (err error) {
 	if err := graph.Agree(g, facts); err != nil {
 		return err
 	}
-	stop, end := signal.NotifyContext(context.Background(), syscall.SIGINT)
+	stop, end := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer end()
 	for step := 1; ; step++ {
 		own := []byte{0}

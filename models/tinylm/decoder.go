@@ -83,7 +83,7 @@ func DecodeOn(b graph.Backend, p graph.Precision) DecoderOption {
 // DefaultPrefillChunkOnDevice elsewhere: there a chunk has to fill the device.
 const (
 	DefaultPrefillChunk         = 2048
-	DefaultPrefillChunkOnDevice = 8192
+	DefaultPrefillChunkOnDevice = 32768
 )
 
 // PrefillChunk makes a decoder prefill prompts in chunks of n tokens; 0 means DefaultPrefillChunk on the CPU and
