@@ -32,6 +32,15 @@ func BindBF16(k *cpu.Kernel, s Spec, in, out []Arg) {
 	BindRounded(k, out, func(out []Arg) { s.Bind(k, in, out) })
 }
 
+// BindProducts adds matrix products to k, whose operands have the type of like.
+func BindProducts(k *cpu.Kernel, like Arg, products ...cpu.Product) {
+	if like.Dtype == BFloat16 {
+		cpu.ProductsBF16(k, products...)
+		return
+	}
+	ByType(like.Dtype, cpu.Products[float32], cpu.Products[float64])(k, products...)
+}
+
 // BindRounded calls bind with float32 in place of the outputs in BFloat16, and then adds to k the phase that rounds
 // them.
 func BindRounded(k *cpu.Kernel, out []Arg, bind func(out []Arg)) {

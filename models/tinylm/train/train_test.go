@@ -128,20 +128,23 @@ func TestSameBitsForAnyGOMAXPROCS(t *testing.T) {
 	require.Equal(t, models[0], models[1])
 }
 
-// TestBF16OnCPU: a run in bf16 learns what one in float32 learns. It has the same bits on any number of processors, and
-// after a stop.
+// TestBF16OnCPU: a run in bf16 learns what one in float32 learns: with the same seed and data its held-out loss differs
+// by less than 0.1 %. Updates that round the weights to bf16 make it 0.27 to 1.0 %. The run has the same bits on any
+// number of processors, and after a stop.
 func TestBF16OnCPU(t *testing.T) {
 	if !cpu.HasBF16() {
 		t.Skip("this processor has no AVX512_BF16")
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
-	for _, optimizer := range []string{"adamw", "muon"} {
-		args := smallArgs(t, 20, "-optimizer", optimizer)
+	text := filepath.Join("..", "testdata", "source.txt")
+	for optimizer, lr := range map[string]string{"adamw": "3e-3", "muon": "6e-3"} {
+		args := smallArgs(t, testutil.Tries(t, 40, 300), "-data", text, "-final-eval", "16384", "-optimizer", optimizer,
+			"-lr", lr)
 		single, half := newRun(t, args...), append(slices.Clip(args), "-precision", "bf16")
 		runtime.GOMAXPROCS(1)
 		run := newRun(t, half...)
 		require.NotEqual(t, modelOf(t, single), modelOf(t, run))
-		require.InEpsilon(t, heldOutOf(t, single), heldOutOf(t, run), 0.01)
+		require.InEpsilon(t, heldOutOf(t, single), heldOutOf(t, run), 1e-3)
 		runtime.GOMAXPROCS(2)
 		stopped := newFolder(t)
 		stopAfter(t, 7, append(half, "-out", stopped)...)

@@ -58,6 +58,11 @@ func (op MLP) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 		compressionOf(in[0].Shape, op.Blocks(), table), in, out)
 }
 
+// TakesBF16 reports whether x, the parameters and hidden are bf16: both products then multiply in it.
+func (op MLP) TakesBF16(in, out []spec.Arg) bool {
+	return spec.AllBF16(in[:4]...) && spec.AllBF16(out[1])
+}
+
 func (op MLP) Grad(_ []bool, in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	hidden, err := spec.Output(y, 1)
 	if err != nil {
@@ -92,36 +97,45 @@ func (op MLPGrad) FLOPs(in []spec.Operand) float64 { return 2 * MLP(op).FLOPs(in
 
 func (op MLPGrad) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	in, table := spec.SplitTable(in, 4)
-	spec.ByType(in[0].Dtype, bindCompressMLPGrad[float32], bindCompressMLPGrad[float64])(k,
-		compressionOf(in[0].Shape, op.Blocks(), table), in, out)
+	spec.BindRounded(k, out, func(out []spec.Arg) {
+		spec.ByType(in[0].Dtype, bindCompressMLPGrad[float32], bindCompressMLPGrad[float64])(k,
+			compressionOf(in[0].Shape, op.Blocks(), table), in, out)
+	})
+}
+
+// TakesBF16 reports whether all inputs but a table are bf16: the products then multiply in it.
+func (op MLPGrad) TakesBF16(in, _ []spec.Arg) bool {
+	in, _ = spec.SplitTable(in, 4)
+	return spec.AllBF16(in...)
 }
 
 // bindCompressMLP gathers rows [l*D] into work memory, one for each block and head, and multiplies them by the weights.
 func bindCompressMLP[T cpu.Float](k *cpu.Kernel, c compression, in, out []spec.Arg) {
 	x, pe, w1, w2, y, hidden := in[0], in[1], in[2], in[3], out[0], out[1]
 	if c.RowKeys == 0 {
-		spec.BindClear[T](k, y)
-		spec.BindClear[T](k, hidden)
+		spec.BindRounded(k, out, func(out []spec.Arg) {
+			for _, o := range out {
+				spec.BindClear[T](k, o)
+			}
+		})
 		return
 	}
 	rows, width := c.b*c.RowKeys*c.h, w1.Shape[0]
-	from := newBlockRows[T](k, c, x, pe)
+	from, act := newBlockRows[T](k, c, x, pe), spec.WorkLike(k, hidden)
 	for i := range from.parts() {
 		n := from.bindGather(i)
-		to := from.bindView(i, hidden.Buf, width)
-		cpu.Products[T](k, cpu.Product{M: n, N: width, TransB: true, Terms: []cpu.Term{{K: c.BlockLen * c.d,
-			A: from.rows, B: w1.Buf}}, C: to})
+		spec.BindProducts(k, x, cpu.Product{M: n, N: width, TransB: true, Terms: []cpu.Term{{K: c.BlockLen * c.d,
+			A: from.rows, B: w1.Buf}}, C: from.bindView(i, hidden), SiLU: from.bindView(i, act),
+			HalfC: hidden.Dtype == spec.BFloat16})
 	}
-	act := spec.WorkLike(k, hidden)
-	pointwise.SiLU{}.Bind(k, []spec.Arg{hidden}, []spec.Arg{act})
-	cpu.Products[T](k, cpu.Product{M: rows, N: c.d, TransB: true, Terms: []cpu.Term{{K: width, A: act.Buf,
-		B: w2.Buf}}, C: y.Buf})
+	spec.BindProducts(k, x, cpu.Product{M: rows, N: c.d, TransB: true, Terms: []cpu.Term{{K: width, A: act.Buf,
+		B: w2.Buf}}, C: y.Buf, HalfC: y.Dtype == spec.BFloat16})
 }
 
 // bindCompressMLPGrad goes back through the second product, the SiLU and the first product. One piece of work adds up
-// all the dx of a token.
+// all the dx of a token. If the inputs are bf16, products take them and what is rounded to it; all else is T.
 func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c compression, in, out []spec.Arg) {
-	x, pe, w1, w2, hidden, dy := in[0], in[1], in[2], in[3], in[4], in[5]
+	x, pe, w1, w2 := in[0], in[1], in[2], in[3]
 	dx, dpe, dw1, dw2 := out[0], out[1], out[2], out[3]
 	if c.RowKeys == 0 {
 		for _, o := range out {
@@ -129,6 +143,9 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c compression, in, out []sp
 		}
 		return
 	}
+	wide := spec.InType(k, dx.Dtype, in[4:]...)
+	hidden, dy := wide[0], wide[1]
+	rounded := func(a spec.Arg) spec.Arg { return spec.InType(k, x.Dtype, a)[0] }
 	rows, width, cols := c.b*c.RowKeys*c.h, w1.Shape[0], c.BlockLen*c.d
 	if c.HasDocuments() {
 		dy = spec.BindCopy[T](k, dy)
@@ -138,34 +155,41 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c compression, in, out []sp
 	act := spec.WorkLike(k, hidden)
 	pointwise.SiLU{}.Bind(k, []spec.Arg{hidden}, []spec.Arg{act})
 	spec.BindClearUnused[T](k, c.Sequences, act)
-	cpu.Products[T](k, cpu.Product{M: c.d, N: width, TransA: true, Terms: []cpu.Term{{K: rows, A: dy.Buf,
-		B: act.Buf}}, C: dw2.Buf})
+	dy = rounded(dy)
+	spec.BindProducts(k, x, cpu.Product{M: c.d, N: width, TransA: true, Terms: []cpu.Term{{K: rows, A: dy.Buf,
+		B: rounded(act).Buf}}, C: dw2.Buf})
 	dhidden := act // reuses the memory of act, which is not needed any more
-	cpu.Products[T](k, cpu.Product{M: rows, N: width, Terms: []cpu.Term{{K: c.d, A: dy.Buf, B: w2.Buf}}, C: dhidden.Buf})
+	spec.BindProducts(k, x, cpu.Product{M: rows, N: width, Terms: []cpu.Term{{K: c.d, A: dy.Buf, B: w2.Buf}},
+		C: dhidden.Buf})
 	pointwise.SiLUGrad{}.Bind(k, []spec.Arg{hidden, dhidden}, []spec.Arg{dhidden})
 	spec.BindClearUnused[T](k, c.Sequences, dhidden)
 
 	// pe is added to every row, so its gradient is the sum of the gradients of the rows.
-	sum := cpu.Work[T](k, width)
-	spec.BindColumnSums[T](k, dhidden.Buf, rows, width, sum)
-	cpu.Products[T](k, cpu.Product{M: 1, N: cols, Terms: []cpu.Term{{K: width, A: sum, B: w1.Buf}}, C: dpe.Buf})
+	sum := spec.WorkLike(k, spec.Arg{Operand: spec.Operand{Dtype: dx.Dtype, Shape: tensor.Shape{width}}})
+	spec.BindColumnSums[T](k, dhidden.Buf, rows, width, sum.Buf)
+	spec.BindProducts(k, x, cpu.Product{M: 1, N: cols, Terms: []cpu.Term{{K: width, A: rounded(sum).Buf, B: w1.Buf}},
+		C: dpe.Buf})
 
 	from := newBlockRows[T](k, c, x, pe)
-	dw := dw1 // gradient of w1 from one part
+	dhidden = rounded(dhidden)
+	dw, drows := dw1, from.rows // gradients of w1 and of the rows from one part
+	if from.half {
+		drows = cpu.Work[T](k, from.size*c.BlockLen*c.width())
+	}
 	spec.BindClear[T](k, dx)
 	for i := range from.parts() {
 		n := from.bindGather(i)
-		dh := from.bindView(i, dhidden.Buf, width)
+		dh := from.bindView(i, dhidden)
 		if i == 1 {
 			dw = spec.WorkLike(k, dw1)
 		}
-		cpu.Products[T](k, cpu.Product{M: width, N: cols, TransA: true, Terms: []cpu.Term{{K: n, A: dh,
+		spec.BindProducts(k, x, cpu.Product{M: width, N: cols, TransA: true, Terms: []cpu.Term{{K: n, A: dh,
 			B: from.rows}}, C: dw.Buf})
 		if i > 0 {
 			pointwise.Add{}.Bind(k, []spec.Arg{dw1, dw}, []spec.Arg{dw1})
 		}
-		cpu.Products[T](k, cpu.Product{M: n, N: cols, Terms: []cpu.Term{{K: width, A: dh, B: w1.Buf}}, C: from.rows})
-		from.bindScatter(i, dx)
+		spec.BindProducts(k, x, cpu.Product{M: n, N: cols, Terms: []cpu.Term{{K: width, A: dh, B: w1.Buf}}, C: drows})
+		from.bindScatter(i, drows, dx)
 	}
 }
 
@@ -174,51 +198,67 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c compression, in, out []sp
 type blockRows[T cpu.Float] struct {
 	compression
 	k     *cpu.Kernel
-	x, pe spec.Arg
+	x, pe spec.Arg // in T
+	half  bool     // the rows are rounded to bf16
 	size  int      // blocks of a part
 	rows  *cpu.Buf // rows of one part: [size*Hkv,l*D]
 }
 
 // newBlockRows cuts the blocks into parts of about 4 Mi elements, but at most 8 parts, since each part needs products
 // of its own.
-func newBlockRows[T cpu.Float](k *cpu.Kernel, c compression, x, pe spec.Arg) blockRows[T] {
+func newBlockRows[T cpu.Float](k *cpu.Kernel, c compression, x, pe spec.Arg) *blockRows[T] {
 	const partElements, maxParts = 4 << 20, 8
 	n := c.b * c.RowKeys
-	size := min(n, max(1, partElements/(c.BlockLen*c.width()), cpu.CeilDiv(n, maxParts)))
-	return blockRows[T]{c, k, x, pe, size, cpu.Work[T](k, size*c.BlockLen*c.width())}
+	g := &blockRows[T]{compression: c, k: k, x: x, pe: pe, half: x.Dtype == spec.BFloat16,
+		size: min(n, max(1, partElements/(c.BlockLen*c.width()), cpu.CeilDiv(n, maxParts)))}
+	if elements := g.size * c.BlockLen * c.width(); g.half {
+		wide := spec.InType(k, tensor.Float32, x, pe)
+		g.x, g.pe, g.rows = wide[0], wide[1], cpu.Work[cpu.BFloat16](k, elements)
+	} else {
+		g.rows = cpu.Work[T](k, elements)
+	}
+	return g
 }
 
-func (g blockRows[T]) parts() int { return cpu.CeilDiv(g.b*g.RowKeys, g.size) }
+func (g *blockRows[T]) parts() int { return cpu.CeilDiv(g.b*g.RowKeys, g.size) }
 
 // part returns the positions [from,to) of the blocks of part i, counted over all rows.
-func (g blockRows[T]) part(i int) (from, to int) { return spec.PieceBounds(i, g.size, g.b*g.RowKeys) }
+func (g *blockRows[T]) part(i int) (from, to int) { return spec.PieceBounds(i, g.size, g.b*g.RowKeys) }
 
 // bindGather adds a phase that gathers part i, and returns the number of its rows.
-func (g blockRows[T]) bindGather(i int) int {
+func (g *blockRows[T]) bindGather(i int) int {
 	from, to := g.part(i)
 	cols := g.BlockLen * g.d
-	spec.BindRows(g.k, to-from, g.BlockLen*g.width(), func(lo, hi int) {
-		x, pe := cpu.Slice[T](g.x.Buf), cpu.Slice[T](g.pe.Buf)
-		for i := lo; i < hi; i++ {
-			token := g.token(from + i)
-			rows := cpu.Slice[T](g.rows)[i*g.h*cols:]
-			if token < 0 {
-				clear(rows[:g.h*cols])
-				continue
+	var scratch cpu.Region[T]
+	if g.half {
+		scratch = cpu.Scratch[T](g.k, cols)
+	}
+	size := spec.RowsPerPiece(g.BlockLen * g.width())
+	g.k.Phase(cpu.CeilDiv(to-from, size), func(piece int, w *cpu.Worker) {
+		x, pe, row := cpu.Slice[T](g.x.Buf), cpu.Slice[T](g.pe.Buf), scratch.Local(w)
+		lo, hi := spec.PieceBounds(piece, size, to-from)
+		for i := lo * g.h; i < hi*g.h; i++ {
+			token, head := g.token(from+i/g.h), i%g.h
+			if !g.half {
+				row = cpu.Slice[T](g.rows)[i*cols:][:cols]
 			}
-			for j := range g.BlockLen {
-				for head := range g.h {
-					cpu.Add(rows[head*cols+j*g.d:][:g.d], x[((token+j)*g.h+head)*g.d:][:g.d], pe[j*g.d:][:g.d])
-				}
+			if token < 0 {
+				clear(row)
+			}
+			for j := 0; j < g.BlockLen && token >= 0; j++ {
+				cpu.Add(row[j*g.d:][:g.d], x[((token+j)*g.h+head)*g.d:][:g.d], pe[j*g.d:][:g.d])
+			}
+			if g.half {
+				cpu.RoundBF16(cpu.Slice[cpu.BFloat16](g.rows)[i*cols:], any(row).([]float32))
 			}
 		}
 	})
 	return (to - from) * g.h
 }
 
-// bindScatter adds a phase for the rows of part i, which are gradients now: it adds them to the dx of the tokens that
-// they came from.
-func (g blockRows[T]) bindScatter(i int, dx spec.Arg) {
+// bindScatter adds a phase for drows, the gradients of the rows of part i: it adds them to the dx of the tokens that
+// the rows came from.
+func (g *blockRows[T]) bindScatter(i int, drows *cpu.Buf, dx spec.Arg) {
 	from, to := g.part(i)
 	cols := g.BlockLen * g.d
 	spec.BindRows(g.k, g.b*g.RowTokens, g.width(), func(lo, hi int) {
@@ -226,7 +266,7 @@ func (g blockRows[T]) bindScatter(i int, dx spec.Arg) {
 			first, end, at := g.covering(i)
 			for p := max(from, first); p < min(to, end); p++ {
 				j := at - (p-first)*g.Stride // index of the token in block p
-				rows := cpu.Slice[T](g.rows)[(p-from)*g.h*cols+j*g.d:]
+				rows := cpu.Slice[T](drows)[(p-from)*g.h*cols+j*g.d:]
 				for head := range g.h {
 					dst := cpu.Slice[T](dx.Buf)[(i*g.h+head)*g.d:][:g.d]
 					cpu.Add(dst, dst, rows[head*cols:][:g.d])
@@ -236,11 +276,12 @@ func (g blockRows[T]) bindScatter(i int, dx spec.Arg) {
 	})
 }
 
-// bindView returns a cell for the rows of part i in b [B*Nc*Hkv,width]. It adds a phase that sets the cell in every
+// bindView returns a cell for the rows of part i in a [B,Nc,Hkv,width]. It adds a phase that sets the cell in every
 // run.
-func (g blockRows[T]) bindView(i int, b *cpu.Buf, width int) *cpu.Buf {
+func (g *blockRows[T]) bindView(i int, a spec.Arg) *cpu.Buf {
 	from, to := g.part(i)
+	bytes := g.h * a.Last() * int(a.Dtype.Size())
 	view := new(cpu.Buf)
-	g.k.Phase(1, func(int, *cpu.Worker) { cpu.Hold(view, cpu.Slice[T](b)[from*g.h*width:to*g.h*width]) })
+	g.k.Phase(1, func(int, *cpu.Worker) { cpu.Hold(view, cpu.Slice[byte](a.Buf)[from*bytes:to*bytes]) })
 	return view
 }

@@ -209,7 +209,7 @@ func (e *extender[T]) bindCompress(k *cpu.Kernel, op Extend, dt tensor.Dtype, ph
 		dst.set(0, dst.n, first, seq.tail(first, seq.start), seq.rowsOf(e.run))
 	})
 	for i, run := range e.run[:2] {
-		in := append(x[i:i+1:i+1], phi[i*len(phi)/2:(i+1)*len(phi)/2]...)
+		in := append(spec.InType(k, dt, x[i]), phi[i*len(phi)/2:(i+1)*len(phi)/2]...)
 		var operands []spec.Operand
 		for _, a := range in[1:] {
 			operands = append(operands, spec.Operand{Dtype: run.Dtype, Shape: a.Shape})

@@ -184,7 +184,7 @@ func (op Fused) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 		}
 		products = append(products, p)
 	}
-	bindProducts(k, in[1], products...)
+	spec.BindProducts(k, in[1], products...)
 	for i, y := range out {
 		if op.Activation[i] == ActivationSigmoid {
 			spec.BindBF16(k, pointwise.Sigmoid{}, []spec.Arg{y}, []spec.Arg{y})
@@ -326,7 +326,7 @@ func (op FusedGrad) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	if !op.WeightsOnly {
 		products = append(products, dx)
 	}
-	bindProducts(k, x, products...)
+	spec.BindProducts(k, x, products...)
 }
 
 func (op FusedGrad) TakesBF16(in, _ []spec.Arg) bool {

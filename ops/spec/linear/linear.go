@@ -93,7 +93,7 @@ func leading(x tensor.Shape, in int) (int, error) {
 }
 
 func (op Linear) Bind(k *cpu.Kernel, in, out []spec.Arg) {
-	bindProducts(k, in[0], op.product(in, out[0]))
+	spec.BindProducts(k, in[0], op.product(in, out[0]))
 }
 
 func (Linear) TakesBF16(in, _ []spec.Arg) bool { return spec.AllBF16(in...) }
@@ -107,15 +107,6 @@ func (op Linear) product(in []spec.Arg, y spec.Arg) cpu.Product {
 		p.Bias = in[2].Buf
 	}
 	return p
-}
-
-// bindProducts adds matrix products to k, whose operands have the type of like.
-func bindProducts(k *cpu.Kernel, like spec.Arg, products ...cpu.Product) {
-	if like.Dtype == spec.BFloat16 {
-		cpu.ProductsBF16(k, products...)
-		return
-	}
-	spec.ByType(like.Dtype, cpu.Products[float32], cpu.Products[float64])(k, products...)
 }
 
 func (op Linear) Grad(wanted []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -181,7 +172,7 @@ func (op InputGrad) Infer(in []spec.Operand) ([]spec.Operand, error) {
 }
 
 func (InputGrad) Bind(k *cpu.Kernel, in, out []spec.Arg) {
-	bindProducts(k, in[0], inputProduct(in, out[0]))
+	spec.BindProducts(k, in[0], inputProduct(in, out[0]))
 }
 
 // inputProduct returns the product dx = dy·W.
@@ -213,7 +204,7 @@ func (op InputGradSiLU) Infer(in []spec.Operand) ([]spec.Operand, error) {
 func (InputGradSiLU) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	p := inputProduct(in, out[0])
 	p.SiLUGrad = in[2].Buf
-	bindProducts(k, in[0], p)
+	spec.BindProducts(k, in[0], p)
 }
 
 func (InputGradSiLU) TakesBF16(in, out []spec.Arg) bool {
@@ -244,7 +235,7 @@ func (op WeightGrad) Infer(in []spec.Operand) ([]spec.Operand, error) {
 }
 
 func (WeightGrad) Bind(k *cpu.Kernel, in, out []spec.Arg) {
-	bindProducts(k, in[0], weightProduct(in[0], in[1], out[0]))
+	spec.BindProducts(k, in[0], weightProduct(in[0], in[1], out[0]))
 }
 
 // weightProduct returns the product dw = dyᵀ·x.
@@ -301,7 +292,7 @@ func (op LinearAdd) Infer(in []spec.Operand) ([]spec.Operand, error) {
 func (op LinearAdd) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	p := Linear(op).product(in[:2], out[0])
 	p.Residual, p.HalfResidual = in[2].Buf, in[2].Dtype == spec.BFloat16
-	bindProducts(k, in[0], p)
+	spec.BindProducts(k, in[0], p)
 }
 
 func (LinearAdd) TakesBF16(in, _ []spec.Arg) bool { return spec.AllBF16(in[:2]...) }
@@ -333,7 +324,7 @@ func (op LinearSiLU) Infer(in []spec.Operand) ([]spec.Operand, error) {
 func (op LinearSiLU) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	p := Linear(op).product(in, out[1])
 	p.SiLU = out[0].Buf
-	bindProducts(k, in[0], p)
+	spec.BindProducts(k, in[0], p)
 }
 
 func (LinearSiLU) TakesBF16(in, out []spec.Arg) bool {
