@@ -31,19 +31,20 @@ func TestTrainingIsFused(t *testing.T) {
 	fused, got := plan()
 	plain, was := plan(graph.UnfusedAll)
 	for op, steps := range map[string][2]int{ // before and after
-		// the second of the gates, the first of the MLP, the head
-		"linear":                        {12*c.Layers + 1, 2*c.Layers + 1},
-		"linears":                       {0, c.Layers},
-		"linear with add":               {0, 2 * c.Layers},
-		"input gradient of linear":      {12*c.Layers + 1, 4*c.Layers + 1},
-		"weight gradient of linear":     {12*c.Layers + 1, 4*c.Layers + 1},
-		"gradient of linears":           {0, c.Layers},
-		"rope":                          {4 * c.Layers, 0},
-		"inverse rope":                  {4 * c.Layers, 0},
-		"add":                           {6 * c.Layers, 0},
-		"gradient of add":               {2 * c.Layers, 0},
-		"gradient of rms norm":          {2*c.Layers + 1, 1},
-		"gradient of rms norm with add": {0, 2 * c.Layers},
+		"linear":                   {12*c.Layers + 1, c.Layers + 1}, // the second of the gates, the head
+		"linears":                  {0, c.Layers},
+		"linear with add":          {0, 2 * c.Layers},
+		"linear with silu":         {0, c.Layers}, // the first of the MLP
+		"input gradient of linear": {12*c.Layers + 1, 3*c.Layers + 1},
+		"input gradient of linear with gradient of silu": {0, c.Layers},
+		"weight gradient of linear":                      {12*c.Layers + 1, 4*c.Layers + 1},
+		"gradient of linears":                            {0, c.Layers},
+		"rope":                                           {4 * c.Layers, 0},
+		"inverse rope":                                   {4 * c.Layers, 0},
+		"add":                                            {6 * c.Layers, 0},
+		"gradient of add":                                {2 * c.Layers, 0},
+		"gradient of rms norm":                           {2*c.Layers + 1, 1},
+		"gradient of rms norm with add":                  {0, 2 * c.Layers},
 	} {
 		require.Equal(t, steps, [2]int{was[op], got[op]}, op)
 	}

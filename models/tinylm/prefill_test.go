@@ -144,7 +144,8 @@ func TestPrefillPlans(t *testing.T) {
 	w := newTestWeights(t, c, tensor.Float32, 1)
 	bytes := map[int]int{}
 	for _, context := range []int{1024, 4096} {
-		d := testutil.Closing(NewDecoder(w, 1, context, PrefillChunk(chunk)))(t)
+		// each worker has scratch of its own
+		d := testutil.Closing(NewDecoder(w, 1, context, PrefillChunk(chunk), DecodeOn(graph.NewCPU(1), graph.F32)))(t)
 		for _, n := range []int{3 * chunk, context} {
 			require.NoError(t, d.Prefill(0, testutil.Tokens(1, n, c.Vocab)))
 			require.Len(t, d.prefills, 2)

@@ -157,6 +157,10 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 		}
 		p := kernels.Product{Type: s.Type, Out: s.Type, M: 512, N: 512, K: 4096, TransB: true}
 		plans = append(plans, planProduct(t, h200, p, false, true))
+		long, square := operand(dtypes[s.Type], 512, 4096), operand(dtypes[s.Type], 512, 512)
+		add(linear.LinearSiLU{}, graph.Call{In: []spec.Operand{long, long}, Out: []spec.Operand{square, square}})
+		add(linear.InputGradSiLU{Axes: linear.Axes{512}}, graph.Call{
+			In: []spec.Operand{long, operand(dtypes[s.Type], 4096, 512), square}, Out: []spec.Operand{square}})
 	}
 	plans = append(plans, decodingPlans(t)...)
 	read, _, err := ceilings.Read(h200)
