@@ -47,7 +47,8 @@ func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l 
 // backend of its own.
 func WithBackend(b Backend) Option { return func(o *options) { o.backend, o.hasBackend = b, true } }
 
-// WithKeep gives nodes values after a run, in addition to those that Machine lists.
+// WithKeep gives nodes values after a run, in addition to those that Machine lists. No fusion leaves such a value out.
+// In half precision it is rounded then, which a fused step may not do, and what is computed from it may change by that.
 func WithKeep(nodes ...*G.Node) Option {
 	return func(o *options) { o.keep = append(o.keep, nodes...) }
 }
