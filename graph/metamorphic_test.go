@@ -236,8 +236,8 @@ func (c configuration) train(t *testing.T, build func() *randomNet) (all []float
 // TestRandomNetsTrainAlike trains random networks under random configurations. With the same precision and the same
 // fusions, which kept values may prevent, the bits do not depend on the backend, the workers, kept values, recordings,
 // steps in the run, recomputed activations, sums of gradients, watches, what is in free memory, or a stop after two
-// steps. Fusions and half precision change little. Every other network reads packed documents; nn.TestNSADocuments compares these with
-// documents alone.
+// steps. Fusions and half precision change little. Every other network reads packed documents; nn.TestNSADocuments
+// compares these with documents alone.
 func TestRandomNetsTrainAlike(t *testing.T) {
 	rules := append([]string{""}, slices.DeleteFunc(graph.Fusions(), func(r string) bool {
 		// these rules are for plans without derivatives
