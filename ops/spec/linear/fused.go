@@ -27,9 +27,9 @@ const (
 
 // Fused is the Spec of one or several Linear layers that share an input: x, w_0, ..., w_n-1, the biases of the layers
 // that have one, in the order of the layers, optionally the weight [in] of an RMSNorm of x, and optionally a table of
-// documents or a start for RoPE -> y_0, ..., y_n-1. Each output has the shape and the bits of the single ops: norm.RMSNorm if
-// there is a norm, Linear, and then pointwise.RoPE, pointwise.SiLU, pointwise.Sigmoid or none. A machine uses it where
-// a plan has these ops one by one. It has no constructor and no gradient.
+// documents or a start for RoPE -> y_0, ..., y_n-1. Each output has the shape and the bits of the single ops:
+// norm.RMSNorm if there is a norm, Linear, and then pointwise.RoPE, pointwise.SiLU, pointwise.Sigmoid or none. A machine
+// uses it where a plan has these ops one by one. It has no constructor and no gradient.
 //
 // A machine puts an activation or the norm into it only in a plan without derivatives (rules linear-activation and
 // norm-linears of package graph), since the op outputs neither a layer's result before its activation nor x after the
@@ -204,8 +204,8 @@ func (op Fused) TakesBF16(in, out []spec.Arg) bool {
 const MaxTerms = 3
 
 // FusedGrad is the Spec of the gradients of several Linear layers that share an input: x, dy_0, ..., dy_n-1, w_0, ...,
-// w_n-1, and optionally a table of documents or a start for RoPE -> dx = dy_0·W_0 + ... + dy_n-1·W_n-1, dw_0, ..., dw_n-1 with
-// dw_i [out_i,in] = dy_iᵀ·x, where x and dy_i are taken as [rows,in] and [rows,out_i].
+// w_n-1, and optionally a table of documents or a start for RoPE -> dx = dy_0·W_0 + ... + dy_n-1·W_n-1, dw_0, ...,
+// dw_n-1 with dw_i [out_i,in] = dy_iᵀ·x, where x and dy_i are taken as [rows,in] and [rows,out_i].
 //
 // It replaces several ops: a WeightGrad and a InputGrad for each layer, the pointwise.Add that sums up the results of
 // the latter, and the ops that compute dy_i. These are an pointwise.Add if dy_i has several terms, which are then
