@@ -292,9 +292,9 @@ func TestRankFaults(t *testing.T) {
 	for range testutil.Tries(t, 1, 7) {
 		var all sync.WaitGroup
 		type end struct {
-			run, said string
-			err       error
-			took      time.Duration
+			run, said, resumed string
+			err, resumeErr     error
+			took               time.Duration
 		}
 		ends := map[string]*end{}
 		for fault := range faults {
@@ -307,6 +307,9 @@ func TestRankFaults(t *testing.T) {
 				e.said, e.err = runRanks(t, append(slices.Clip(quick), childFault+"="+fault),
 					append(slices.Clip(args), "-out", e.run)...)
 				e.took = time.Since(began)
+				if exists(e.run) {
+					e.resumed, e.resumeErr = runRanks(t, nil, "-resume", e.run, "-steps", "5")
+				}
 			})
 		}
 		all.Wait()
@@ -314,10 +317,7 @@ func TestRankFaults(t *testing.T) {
 			require.Error(t, e.err, "%s: %s", fault, e.said)
 			require.Contains(t, e.said, faults[fault], fault)
 			require.Less(t, e.took, 30*time.Second, "%s: %s", fault, e.said)
-			if exists(e.run) {
-				said, err := runRanks(t, nil, "-resume", e.run, "-steps", "5")
-				require.NoError(t, err, "%s: %s", fault, said)
-			}
+			require.NoError(t, e.resumeErr, "%s: %s", fault, e.resumed)
 		}
 	}
 }
