@@ -46,16 +46,6 @@ inline void store_matrices(uint32_t to, const uint32_t (&v)[4]) {
   });
 }
 
-template <typename T, int N> struct WgmmaTiles {
-  template <bool TransA, bool TransB> static void multiply(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add) {
-    const int row = threadIdx.x / 32 % 4 * 16 + host_lane() / 4, t = host_lane() % 4;
-    const uint32_t left = uint32_t(a & 0x3fff) * 16 + (TransA ? 2 * t * 128 + row * 2 : row * 128 + 4 * t);
-    uint32_t x[4];
-    for (int i = 0; i < 4; i++)
-      x[i] = TransA ? Wgmma<T, N>::both(left + i / 2 * 1024 + i % 2 * 16, 128) : Wgmma<T, N>::both(left + i % 2 * 1024 + i / 2 * 16, 2);
-    if (TransB) Wgmma<T, N>::a_bt(d, x, b, add);
-    else Wgmma<T, N>::a_b(d, x, b, add);
-  }
-};
+template <typename T, int N> using WgmmaTiles = Wgmma<T, N>;
 
 }  // namespace nsa

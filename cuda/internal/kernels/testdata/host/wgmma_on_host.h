@@ -88,39 +88,51 @@ inline void wgmma_end() {}
 template <int N> void wgmma_wait() {}
 template <int N> void hold(float (&)[N][4]) {}
 
+// The element of 16 bits at a place of a tile without the exchange of its cells, and a pair of them.
+inline uint32_t host_element(const char* shared, uint32_t place) {
+  uint16_t v;
+  memcpy(&v, shared + (place ^ (place >> 7 & 7) << 4), 2);
+  return v;
+}
+inline uint32_t host_both(const char* shared, uint32_t place, int further) {
+  return host_element(shared, place) | host_element(shared, place + further) << 16;
+}
+
 template <typename T, int N> struct Wgmma {
-  // The element of 16 bits at a place of a tile without the exchange of its cells, and a pair of them.
-  static uint32_t element(uint32_t place) { return host_shared<uint16_t>(place ^ (place >> 7 & 7) << 4); }
-  static uint32_t both(uint32_t place, int further) { return element(place) | element(place + further) << 16; }
-  static void a_bt(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add) {
-    const int g = host_lane() / 4, t = host_lane() % 4;
-    const uint32_t left = uint32_t(a & 0x3fff) * 16 + (threadIdx.x / 32 % 4 * 16 + g) * 128 + 4 * t;
+  struct Operands { float (*d)[4]; const uint32_t* a; uint64_t b; int add; };
+  // One operation of the warp, since its fibers change at each.
+  template <bool TransB> static void multiply(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add) {
+    Operands mine{d, a, b, add};
+    host_warp(&mine, [](void* const* lanes) {
+      const char* shared = host_shared_of_block();
+      HostProduct products[32];
+      void* given[32];
+      for (int j = 0; j < N / 8; j++) {
+        for (int l = 0; l < 32; l++) {
+          const Operands& o = *static_cast<Operands*>(lanes[l]);
+          const int g = l / 4, t = l % 4, further = TransB ? 2 : 128;
+          uint32_t right = uint32_t(o.b & 0x3fff) * 16;
+          right += TransB ? g * 128 + t * 4 + j * 1024 : j / 8 * uint32_t(o.b >> 16 & 0x3fff) * 16 + 2 * t * 128 + (j % 8 * 8 + g) * 2;
+          if (!o.add) memset(o.d[j], 0, sizeof o.d[j]);
+          products[l] = {o.d[j], o.a, {host_both(shared, right, further), host_both(shared, right + (TransB ? 16 : 1024), further)}};
+          given[l] = &products[l];
+        }
+        host_product<T>(given);
+      }
+    });
+  }
+  template <bool TransA, bool TransB> static void multiply(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add) {
+    const int row = threadIdx.x / 32 % 4 * 16 + host_lane() / 4, t = host_lane() % 4;
+    const uint32_t left = uint32_t(a & 0x3fff) * 16 + (TransA ? 2 * t * 128 + row * 2 : row * 128 + 4 * t);
     uint32_t x[4];
-    for (int i = 0; i < 4; i++) x[i] = both(left + i % 2 * 1024 + i / 2 * 16, 2);
-    a_bt(d, x, b, add);
+    for (int i = 0; i < 4; i++)
+      x[i] = host_both(host_shared_of_block(), left + (TransA ? i / 2 * 1024 + i % 2 * 16 : i % 2 * 1024 + i / 2 * 16), TransA ? 128 : 2);
+    multiply<TransB>(d, x, b, add);
   }
-  static void a_bt(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add) {
-    const uint32_t right = uint32_t(b & 0x3fff) * 16 + host_lane() / 4 * 128 + host_lane() % 4 * 4;
-    for (int j = 0; j < N / 8; j++) {
-      if (!add) d[j][0] = d[j][1] = d[j][2] = d[j][3] = 0;
-      multiply_fragments<T>(d[j], a, both(right + j * 1024, 2), both(right + j * 1024 + 16, 2));
-    }
-  }
-  static void at_bt(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add) {
-    const int g = host_lane() / 4, t = host_lane() % 4;
-    const uint32_t left = uint32_t(a & 0x3fff) * 16 + 2 * t * 128 + (threadIdx.x / 32 % 4 * 16 + g) * 2;
-    uint32_t x[4];
-    for (int i = 0; i < 4; i++) x[i] = both(left + i / 2 * 1024 + i % 2 * 16, 128);
-    a_bt(d, x, b, add);
-  }
-  static void a_b(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add = 1) {
-    const int g = host_lane() / 4, t = host_lane() % 4;
-    for (int j = 0; j < N / 8; j++) {
-      if (!add) d[j][0] = d[j][1] = d[j][2] = d[j][3] = 0;
-      const uint32_t right = uint32_t(b & 0x3fff) * 16 + j / 8 * uint32_t(b >> 16 & 0x3fff) * 16 + 2 * t * 128 + (j % 8 * 8 + g) * 2;
-      multiply_fragments<T>(d[j], a, both(right, 128), both(right + 1024, 128));
-    }
-  }
+  static void a_bt(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add) { multiply<false, true>(d, a, b, add); }
+  static void a_bt(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add) { multiply<true>(d, a, b, add); }
+  static void at_bt(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add) { multiply<true, true>(d, a, b, add); }
+  static void a_b(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add = 1) { multiply<false>(d, a, b, add); }
 };
 
 }  // namespace nsa
