@@ -217,10 +217,11 @@ func TestNewPlan(t *testing.T) {
 // TestRecomputeSameBits: with activations computed again, gradients, losses and weights have the same bits over several
 // steps, also where free memory is filled with NaN after each step.
 func TestRecomputeSameBits(t *testing.T) {
-	mlp, dense, packed := modelConfig(), modelConfig(), []tinylm.ModelOption{tinylm.WithDocuments(2 * 2)}
+	mlp, dense, mixed, packed := modelConfig(), modelConfig(), modelConfig(), []tinylm.ModelOption{tinylm.WithDocuments(2 * 2)}
 	mlp.Phi, mlp.PhiHidden, dense.Attention = nn.PhiMLP, 12, tinylm.Dense
+	mixed.Attention = "window,nsa"
 	capture, half := graph.WithCapture(), graph.WithPrecision(graph.BF16)
-	for name, c := range map[string]tinylm.Config{"nsa": modelConfig(), "mlp": mlp, "dense": dense} {
+	for name, c := range map[string]tinylm.Config{"nsa": modelConfig(), "mlp": mlp, "dense": dense, "mixed": mixed} {
 		for what, r := range map[string]modelRun{
 			"cpu":            {batch: 2},
 			"cpu, float64":   {batch: 2, double: true, poison: true},

@@ -15,6 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 // TestContextTokens: each token is on one rank, in two runs of equal length, and all ranks have as many pairs of a token
@@ -54,12 +55,14 @@ func TestContextTokens(t *testing.T) {
 // in the same bits, and its gradients up to rounding, also in a group of twice the ranks.
 func TestContextIsOneRank(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
+	without := []decode.Branches{0, 0, decode.BranchesOf(decode.Selected),
+		decode.BranchesOf(decode.Compressed, decode.Selected)}
 	for i := range testutil.Tries(t, 16, 300) {
 		ranks, heads, stride := 1+i%4, 1+r.IntN(2), 1+r.IntN(3)
 		c := disttest.Layer{Batch: 1 + r.IntN(2), Dense: i%5 == 4, NSAConfig: nn.NSAConfig{Dim: 1 + r.IntN(9), KVHeads: heads,
 			Heads: heads * (1 + r.IntN(2)), KeyDim: 2 * (1 + r.IntN(3)), ValueDim: 1 + r.IntN(5), GateHidden: 1 + r.IntN(4),
 			Params: ops.Params{Stride: stride, BlockLen: stride * (1 + r.IntN(3)), TopN: 3 + r.IntN(2),
-				Window: 1 + r.IntN(20)}, NoSelected: i%7 == 6}}
+				Window: 1 + r.IntN(20)}, Without: without[r.IntN(len(without))]}}
 		c.Seq, c.SelectBlock = 2*ranks*(1+r.IntN(1+i)), c.BlockLen*(1+r.IntN(2))
 		if r.IntN(2) == 0 {
 			c.Phi, c.PhiHidden = nn.PhiMLP, 1+r.IntN(4)

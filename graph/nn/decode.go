@@ -42,20 +42,16 @@ func (c Cache) check(want decode.KVCache) error {
 // Cache returns the sizes of a cache of the layer. slots is the number of sequences; they share pages of pageLen tokens
 // each.
 func (c NSAConfig) Cache(slots, pages, pageLen int) decode.KVCache {
-	k := decode.KVCache{
+	return decode.KVCache{
 		Params: c.Params, KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim, Slots: slots, Pages: pages,
-		PageLen: pageLen,
+		PageLen: pageLen, Without: c.Without,
 	}
-	if c.NoSelected {
-		k.Without = decode.BranchesOf(decode.Selected)
-	}
-	return k
 }
 
 // Decoded holds the nodes of a layer that decodes one token of each sequence.
 type Decoded struct {
 	Output *G.Node // [B,1,Dim]
-	Blocks *G.Node // int32 [B,1,Hkv,n], the selected blocks, ascending, padded with -1
+	Blocks *G.Node // int32 [B,1,Hkv,n], the selected blocks, ascending, padded with -1, all -1 without the selected branch
 }
 
 // Decode adds the layer to the graph of x [B,1,Dim], one token for each slot of the cache. The output is that of
@@ -72,7 +68,7 @@ func (l *NSA) Decode(x *G.Node, c Cache) (d Decoded, err error) {
 	q, k, v := l.project(&b, x)
 	inputs := append(G.Nodes{q}, l.config.interleaved(k, v)...)
 	inputs = append(append(inputs, l.gates(&b, x)), l.phiInputs(&b)...)
-	sum := b.Apply(decode.Step{Cache: c.KVCache, Base: l.config.RoPEBase, MLP: l.config.Phi == PhiMLP},
+	sum := b.Apply(decode.Step{Cache: c.KVCache, Base: l.config.RoPEBase, MLP: l.config.hasMLP()},
 		append(inputs, c.Values, c.PageTable)...)
 	d.Blocks = b.Output(sum, 1)
 	d.Output = b.Linear(sum, l.prefix+"wo")

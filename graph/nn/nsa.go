@@ -47,10 +47,10 @@ type NSAConfig struct {
 	GateActivation GateActivation // "" is GateSigmoid
 	RoPEBase       float64        // base of the rotary embedding's wavelengths; 0 is 10000
 
-	// NoSelected leaves out the selected branch (see decode.KVCache.Without) with its projections, its gate and the
-	// block selection: an ablation. The other branches stay the same. SelectBlock and TopN, which must still be valid,
-	// change no result.
-	NoSelected bool `json:",omitempty"`
+	// Without leaves out branches with their projections and gates, but not all of them, and not the compressed one where
+	// the selected one selects by its keys. The rest stays the same. The window branch alone is gated sliding window
+	// attention. All of Params must be valid, also where they change no result.
+	Without decode.Branches `json:",omitempty"`
 }
 
 // DefaultRoPEBase is the base of the rotary embedding if NSAConfig.RoPEBase is 0.
@@ -64,10 +64,7 @@ const (
 
 // branches returns the branches that the layer has, in the order of the gates.
 func (c NSAConfig) branches() []decode.Branch {
-	if c.NoSelected {
-		return []decode.Branch{decode.Compressed, decode.Window}
-	}
-	return []decode.Branch{decode.Compressed, decode.Selected, decode.Window}
+	return slices.DeleteFunc([]decode.Branch{decode.Compressed, decode.Selected, decode.Window}, c.Without.Has)
 }
 
 // shortName returns the name of a branch in the names of parameters.
@@ -75,7 +72,7 @@ func shortName(b decode.Branch) string {
 	return [...]string{decode.Compressed: "cmp", decode.Selected: "sel", decode.Window: "win"}[b]
 }
 
-// perBranch holds a node for each branch, nil for a branch that the layer does not have.
+// perBranch holds a node for each branch, nil for one that the layer does not have.
 type perBranch [decode.NumBranches]*G.Node
 
 // Validate returns an error that names a size that is wrong or does not fit another one.
@@ -84,6 +81,10 @@ func (c NSAConfig) Validate() (err error) {
 	if err := cmp.Or(c.dense().check(), checkSize("GateHidden", "gate hidden", c.GateHidden),
 		checkSize("SelectBlock", "selection block l'", c.SelectBlock), c.Params.Validate()); err != nil {
 		return err
+	}
+	if c.Without >= 1<<decode.NumBranches-1 || c.Without.Has(decode.Compressed) && !c.Without.Has(decode.Selected) {
+		return fault.Of("Without", "without", "is %03b: all branches, none of NSA, or the one by which another selects",
+			c.Without)
 	}
 	switch c.Phi {
 	case "", PhiMean:
@@ -148,7 +149,7 @@ func (c NSAConfig) LayerParams(prefix string) []Param {
 		list = append(list, linear("wk_"+shortName(b), c.KVHeads*c.KeyDim, c.Dim),
 			linear("wv_"+shortName(b), c.KVHeads*c.ValueDim, c.Dim))
 	}
-	if c.Phi == PhiMLP {
+	if c.hasMLP() {
 		for _, s := range []struct {
 			name string
 			dim  int
@@ -212,13 +213,12 @@ func (l *NSA) Learnables() G.Nodes {
 // values if the machine was made with graph.WithKeep of them.
 type NSAParts struct {
 	Output *G.Node // [B,S,Dim]
-	// [B,S,Hq,3], the weights of the compressed, the selected and the window branch; with NoSelected [B,S,Hq,2]
-	Gates      *G.Node
-	Compressed *G.Node // [B,S,Hq,Dv], the branch's output before its gate
-	Selected   *G.Node // [B,S,Hq,Dv]; with NoSelected nil
-	Window     *G.Node // [B,S,Hq,Dv]
-	// int32 [B,S,Hkv,n], selected blocks of each query and group (0: its document's first), ascending, then -1; with
-	// NoSelected nil
+	// [B,S,Hq,n], the weights of the branches that the layer has: of the compressed, the selected and the window branch
+	Gates *G.Node
+	// [B,S,Hq,Dv], the output of each branch before its gate; nil: not in the layer
+	Compressed, Selected, Window *G.Node
+	// int32 [B,S,Hkv,n], selected blocks of each query and group (0: its document's first), ascending, then -1; nil without
+	// the selected branch
 	Blocks *G.Node
 
 	stored G.Nodes // what Fill stores
@@ -247,12 +247,14 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 		for _, branch := range c.branches() {
 			k[branch], v[branch] = seqs.sequences(&b, k[branch]), seqs.sequences(&b, v[branch])
 		}
-		tokens := c.interleaved(k, v)
-		// Every rank compresses whole sequences. Its own part alone would need the keys across the borders of its chunks and
-		// another gather, to save what is little beside attention.
-		k[decode.Compressed] = l.compress(&b, "phi_k.", k[decode.Compressed], seqs.documents) // [B,Nc,Hkv,D]
-		v[decode.Compressed] = l.compress(&b, "phi_v.", v[decode.Compressed], seqs.documents) // [B,Nc,Hkv,Dv]
-		stored = append(G.Nodes{k[decode.Compressed], v[decode.Compressed]}, tokens...)
+		stored = c.interleaved(k, v)
+		if kc, vc := &k[decode.Compressed], &v[decode.Compressed]; *kc != nil {
+			// Every rank compresses whole sequences. Its own part alone would need the keys across the borders of its chunks and
+			// another gather, to save what is little beside attention.
+			*kc = l.compress(&b, "phi_k.", *kc, seqs.documents) // [B,Nc,Hkv,D]
+			*vc = l.compress(&b, "phi_v.", *vc, seqs.documents) // [B,Nc,Hkv,Dv]
+			stored = append(G.Nodes{*kc, *vc}, stored...)
+		}
 		for _, branch := range c.branches() {
 			k[branch], v[branch] = seqs.perRow(&b, k[branch]), seqs.perRow(&b, v[branch])
 		}
@@ -281,14 +283,17 @@ func (l *NSA) parts(b *Builder, x *G.Node, position ops.Option,
 		return p
 	}
 	kc := k[decode.Compressed]
-	p.Compressed = b.Node(ops.CompressedAttention(q, kc, v[decode.Compressed], c.Params, position))
-	if !c.NoSelected {
+	if kc != nil {
+		p.Compressed = b.Node(ops.CompressedAttention(q, kc, v[decode.Compressed], c.Params, position))
+	}
+	if ks := k[decode.Selected]; ks != nil {
 		lse := b.Node(ops.LSE(p.Compressed)) // [B,Hq,S]
 		p.Blocks = b.Node(ops.SelectBlocks(q, kc, lse, c.Params, position))
-		p.Selected = b.Node(ops.SelectedAttention(q, k[decode.Selected], v[decode.Selected], p.Blocks, c.SelectBlock,
-			position))
+		p.Selected = b.Node(ops.SelectedAttention(q, ks, v[decode.Selected], p.Blocks, c.SelectBlock, position))
 	}
-	p.Window = b.Node(ops.SlidingWindow(q, k[decode.Window], v[decode.Window], c.Window, position))
+	if kw := k[decode.Window]; kw != nil {
+		p.Window = b.Node(ops.SlidingWindow(q, kw, v[decode.Window], c.Window, position))
+	}
 
 	p.Gates = l.gates(b, x)
 	outputs := slices.DeleteFunc(G.Nodes{p.Compressed, p.Selected, p.Window}, func(n *G.Node) bool { return n == nil })
@@ -317,7 +322,7 @@ func (c NSAConfig) interleaved(k, v perBranch) (list G.Nodes) {
 	return list
 }
 
-// gates returns the activated gates of x: [B,S,Hq,3], without the selected branch [B,S,Hq,2].
+// gates returns the activated gates of x, one for each branch of the layer: [B,S,Hq,n].
 func (l *NSA) gates(b *Builder, x *G.Node) *G.Node {
 	logits := b.Linear(b.Node(ops.SiLU(b.Linear(x, l.prefix+"gate.w1"))), l.prefix+"gate.w2",
 		ops.WithHeads(l.config.Heads))
@@ -336,7 +341,7 @@ func (l *NSA) phiParams(b *Builder, side string) (pe, w1, w2 *G.Node) {
 // phiInputs returns the parameters of the compression's MLP in the order of the inputs of decode.Step, none if the
 // layer has no MLP.
 func (l *NSA) phiInputs(b *Builder) (list G.Nodes) {
-	if l.config.Phi != PhiMLP {
+	if !l.config.hasMLP() {
 		return nil
 	}
 	for _, side := range []string{"phi_k.", "phi_v."} {
@@ -345,6 +350,9 @@ func (l *NSA) phiInputs(b *Builder) (list G.Nodes) {
 	}
 	return list
 }
+
+// hasMLP reports whether the layer compresses by an MLP.
+func (c NSAConfig) hasMLP() bool { return c.Phi == PhiMLP && !c.Without.Has(decode.Compressed) }
 
 // compress applies the layer's phi to x [B,S,Hkv,D]. side is that of phiParams.
 func (l *NSA) compress(b *Builder, side string, x *G.Node, documents ops.Option) *G.Node {

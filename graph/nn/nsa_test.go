@@ -15,6 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 func nsaConfig() NSAConfig {
@@ -36,6 +37,9 @@ func TestNSAConfigRefuses(t *testing.T) {
 		"heads 4 not a multiple":    func(c *NSAConfig) { c.KVHeads = 3 },
 		"key dim 5":                 func(c *NSAConfig) { c.KeyDim = 5 },
 		"stride d = 3":              func(c *NSAConfig) { c.Stride = 3 },
+		"without is 111":            func(c *NSAConfig) { c.Without = 7 },
+		"without is 1000":           func(c *NSAConfig) { c.Without = 8 },
+		"without is 001":            func(c *NSAConfig) { c.Without = decode.BranchesOf(decode.Compressed) },
 		`phi is "max"`:              func(c *NSAConfig) { c.Phi = "max" },
 		"phi hidden is 0":           func(c *NSAConfig) { c.Phi = PhiMLP },
 		`gate activation is "tanh"`: func(c *NSAConfig) { c.GateActivation = "tanh" },
@@ -127,7 +131,13 @@ func TestNSAGradients(t *testing.T) {
 	for name, change := range map[string]func(*NSAConfig){
 		"mean": func(*NSAConfig) {}, "mlp": func(c *NSAConfig) { c.Phi, c.PhiHidden = PhiMLP, 3 },
 		"softmax":          func(c *NSAConfig) { c.GateActivation = GateSoftmax },
-		"without selected": func(c *NSAConfig) { c.NoSelected = true },
+		"without selected": func(c *NSAConfig) { c.Without = decode.BranchesOf(decode.Selected) },
+		"compressed": func(c *NSAConfig) {
+			c.Phi, c.PhiHidden, c.Without = PhiMLP, 3, decode.BranchesOf(decode.Selected, decode.Window)
+		},
+		"window": func(c *NSAConfig) {
+			c.Phi, c.PhiHidden, c.Without = PhiMLP, 3, decode.BranchesOf(decode.Compressed, decode.Selected)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := nsaConfig()
@@ -136,7 +146,7 @@ func TestNSAGradients(t *testing.T) {
 			g, keep := x.Graph(), G.Nodes{parts.Blocks}
 			require.Equal(t, x.Shape(), parts.Output.Shape())
 			cost := G.Must(G.Sum(G.Must(G.HadamardProd(parts.Output, normal(g, "r", 2, x.Shape()...)))))
-			if config.NoSelected {
+			if parts.Blocks == nil {
 				keep = nil
 			}
 			forward := testutil.Closing(graph.NewMachine(g, graph.WithKeep(append(keep, cost)...)))(t)
@@ -170,25 +180,39 @@ func TestNSAGradients(t *testing.T) {
 	}
 }
 
-// TestNSAParts computes the layer's output from its gates and branches, with the selected branch and without it.
+// sets are those of the branches that a layer may be without.
+func sets() []decode.Branches {
+	c, s, w := decode.Compressed, decode.Selected, decode.Window
+	return []decode.Branches{0, decode.BranchesOf(s), decode.BranchesOf(w), decode.BranchesOf(s, w), decode.BranchesOf(c, s)}
+}
+
+// TestNSAParts computes the layer's output from its gates and branches, with each set of branches.
 func TestNSAParts(t *testing.T) {
 	const batch, seq = 2, 17
-	for _, without := range []bool{false, true} {
+	for _, without := range sets() {
 		c := nsaConfig()
-		c.NoSelected = without
+		c.Without = without
 		x, l, p := layerOn(t, c, batch, seq)
-		branches, keep := G.Nodes{p.Compressed, p.Selected, p.Window}, G.Nodes{p.Blocks}
-		if without {
-			require.Nil(t, p.Selected)
+		all := [...]*G.Node{decode.Compressed: p.Compressed, decode.Selected: p.Selected, decode.Window: p.Window}
+		var branches G.Nodes
+		for b, n := range all {
+			require.Equal(t, without.Has(decode.Branch(b)), n == nil)
+			if n != nil {
+				branches = append(branches, n)
+			}
+		}
+		keep := append(slices.Clone(branches), p.Gates)
+		if without.Has(decode.Selected) {
 			require.Nil(t, p.Blocks)
 			for _, learnable := range l.Learnables() {
 				require.NotContains(t, learnable.Name(), "_sel")
 			}
-			branches, keep = G.Nodes{p.Compressed, p.Window}, nil
+		} else {
+			keep = append(keep, p.Blocks)
 		}
-		m := testutil.Closing(graph.NewMachine(x.Graph(), graph.WithKeep(append(append(keep, p.Gates), branches...)...)))(t)
+		m := testutil.Closing(graph.NewMachine(x.Graph(), graph.WithKeep(keep...)))(t)
 		require.NoError(t, m.RunAll())
-		if !without {
+		if p.Blocks != nil {
 			require.Equal(t, tensor.Shape{batch, seq, c.KVHeads, c.TopN}, p.Blocks.Value().Shape())
 			require.Equal(t, []int32{0, -1, -1, -1}, p.Blocks.Value().Data().([]int32)[:c.TopN])
 		}
@@ -231,7 +255,7 @@ func TestForeignCache(t *testing.T) {
 		"n":                    func(c *NSAConfig) { c.TopN++ },
 		"d":                    func(c *NSAConfig) { c.Stride = 1 },
 		"a longer window":      func(c *NSAConfig) { c.Window++ },
-		"no selected branch":   func(c *NSAConfig) { c.NoSelected = true },
+		"no selected branch":   func(c *NSAConfig) { c.Without = decode.BranchesOf(decode.Selected) },
 		"the width of keys":    func(c *NSAConfig) { c.KeyDim = 2 },
 		"longer compression":   func(c *NSAConfig) { c.BlockLen = 8 },
 		"longer selection":     func(c *NSAConfig) { c.SelectBlock = 8 },

@@ -16,16 +16,27 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
-// Attention is the kind of a model's attention layers.
+// Attention is the kind of a model's attention layers, or several that follow each other in its layers, again and again:
+// with "window,window,window,nsa" every fourth layer is one of NSA.
 type Attention string
 
 // The kinds of Attention.
 const (
-	NSA   Attention = "nsa"   // compressed, selected and window branch with gates
-	Dense Attention = "dense" // one causal branch over all keys, without gates: the baseline
+	NSA    Attention = "nsa"    // compressed, selected and window branch with gates
+	Window Attention = "window" // the window branch alone, with its gate
+	Dense  Attention = "dense"  // one causal branch over all keys, without gates: the baseline
 )
+
+// kinds returns the kinds of the first layers.
+func (a Attention) kinds() (list []Attention) {
+	for k := range strings.SplitSeq(string(cmp.Or(a, NSA)), ",") {
+		list = append(list, Attention(k))
+	}
+	return list
+}
 
 // normEps is added to the mean square in every norm.
 const normEps = 1e-6
@@ -37,7 +48,7 @@ type Config struct {
 	Layers    int       // blocks of attention and MLP; the MLPs are four times as wide as the residual stream
 	Attention Attention // "" is NSA
 
-	// The sizes of each attention layer. Dense uses only Dim, Heads, KVHeads, KeyDim, ValueDim and RoPEBase.
+	// The sizes of each attention layer. Dense ones use only Dim, Heads, KVHeads, KeyDim, ValueDim and RoPEBase.
 	nn.NSAConfig
 }
 
@@ -66,16 +77,23 @@ func (c Config) check() error {
 			return fault.Of(s.name, s.label, "is %d, want 1 to %d", s.v, s.max)
 		}
 	}
-	validate := c.NSAConfig.Validate
-	switch c.Attention {
-	case "", NSA:
-	case Dense:
-		validate = c.denseConfig().Validate
-	default:
-		return fault.Of("Attention", "attention", "is %q, want %q or %q", c.Attention, NSA, Dense)
+	kinds := c.Attention.kinds()
+	if len(kinds) > c.Layers {
+		return fault.Between("Attention Layers", "attention %q is of %d layers, the model has %d", c.Attention, len(kinds),
+			c.Layers)
 	}
-	if err := validate(); err != nil {
-		return err
+	for i, k := range kinds {
+		validate := c.nsaConfig(i).Validate
+		switch k {
+		case NSA, Window:
+		case Dense:
+			validate = c.denseConfig().Validate
+		default:
+			return fault.Of("Attention", "attention", "is %q, want %q, %q or %q, or some with commas between", k, NSA, Window, Dense)
+		}
+		if err := validate(); err != nil {
+			return err
+		}
 	}
 	if n := c.parameters(); n > maxParameters {
 		return fault.Between("Layers Dim Heads KVHeads KeyDim ValueDim BlockLen PhiHidden GateHidden Vocab",
@@ -110,10 +128,10 @@ func (c Config) LearnableParams() []nn.Param {
 	for i := range c.Layers {
 		a := layerPrefix(i)
 		list = append(list, norm(a+"attn_norm"))
-		if c.Attention == Dense {
+		if c.attentionOf(i) == Dense {
 			list = append(list, c.denseConfig().LayerParams(a+"attn.")...)
 		} else {
-			list = append(list, c.NSAConfig.LayerParams(a+"attn.")...)
+			list = append(list, c.nsaConfig(i).LayerParams(a+"attn.")...)
 		}
 		list = append(list, norm(a+"mlp_norm"), linear(a+"mlp.w1", 4*c.Dim, c.Dim), linear(a+"mlp.w2", c.Dim, 4*c.Dim))
 	}
@@ -126,6 +144,20 @@ func (c Config) LearnableParams() []nn.Param {
 	return list
 }
 
+// attentionOf returns the kind of a layer.
+func (c Config) attentionOf(layer int) Attention {
+	kinds := c.Attention.kinds()
+	return kinds[layer%len(kinds)]
+}
+
+// nsaConfig returns the sizes of a layer that is not dense.
+func (c Config) nsaConfig(layer int) nn.NSAConfig {
+	if c.attentionOf(layer) == Window {
+		c.Without = decode.BranchesOf(decode.Compressed, decode.Selected)
+	}
+	return c.NSAConfig
+}
+
 func (c Config) denseConfig() nn.AttentionConfig {
 	return nn.AttentionConfig{Dim: c.Dim, Heads: c.Heads, KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim,
 		RoPEBase: c.RoPEBase}
@@ -136,15 +168,16 @@ func (c Config) Parameters() int { return int(c.parameters()) }
 
 // parameters is Parameters as a float64. With sizes that are not checked yet, an int could overflow.
 func (c Config) parameters() (n float64) {
-	one := c
-	one.Layers = 1
+	one, kinds := c, len(c.Attention.kinds())
+	one.Layers = kinds
 	for _, p := range one.LearnableParams() {
 		size := 1.0
 		for _, axis := range p.Shape {
 			size *= float64(axis)
 		}
-		if strings.HasPrefix(p.Name, layerPrefix(0)) {
-			size *= float64(c.Layers)
+		var layer int
+		if _, err := fmt.Sscanf(p.Name, "layers.%d.", &layer); err == nil {
+			size *= float64((c.Layers - layer + kinds - 1) / kinds)
 		}
 		n += size
 	}

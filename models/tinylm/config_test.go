@@ -35,6 +35,10 @@ func TestConfigRefuses(t *testing.T) {
 		{"odd key dim", func(c *Config) { c.KeyDim = 7 }, "key dim 7 is odd"},
 		{"odd key dim, dense", func(c *Config) { c.Attention, c.KeyDim = Dense, 7 }, "key dim 7 is odd"},
 		{"attention", func(c *Config) { c.Attention = "linear" }, `attention is "linear"`},
+		{"attention, second", func(c *Config) { c.Attention = "nsa, dense" }, `attention is " dense"`},
+		{"attention, many", func(c *Config) { c.Attention, c.Layers = "nsa,dense,nsa", 2 }, "is of 3 layers, the model has 2"},
+		{"groups, second", func(c *Config) { c.Attention, c.KVHeads = "dense,window", 3 }, "heads 4 not a multiple"},
+		{"window, second", func(c *Config) { c.Attention, c.Window = "dense,window", 0 }, "window w is 0"},
 		{"stride", func(c *Config) { c.Stride = 3 }, "stride d = 3"},
 		{"top n", func(c *Config) { c.TopN = 2 }, "top n = 2"},
 		{"window", func(c *Config) { c.Window = 0 }, "window w is 0"},
@@ -84,11 +88,27 @@ func TestNewWeightsOfNoType(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(NewWeights(small(), tensor.Dtype{}, 1)), "type none")
 }
 
+// TestParametersOfLayers: Parameters counts the numbers of LearnableParams, whatever the kinds of the layers.
+func TestParametersOfLayers(t *testing.T) {
+	for _, attention := range []Attention{"", "window", "nsa,dense", "window,window,window,nsa", "dense,nsa,window"} {
+		for layers := len(attention.kinds()); layers < 9; layers++ {
+			c, n := small(), 0
+			c.Attention, c.Layers = attention, layers
+			for _, p := range c.LearnableParams() {
+				n += p.Shape.TotalSize()
+			}
+			require.Equal(t, n, c.Parameters(), "%q %d", attention, layers)
+		}
+	}
+}
+
 // FuzzConfig: the configuration of a file of weights is an error, or its model and its caches have a size.
 func FuzzConfig(f *testing.F) {
 	dense := small()
 	dense.Attention = Dense
-	for _, c := range []Config{small(), dense, Tiny(), Base()} {
+	mixed := Tiny()
+	mixed.Attention = "window,nsa,dense"
+	for _, c := range []Config{small(), dense, mixed, Tiny(), Base()} {
 		f.Add(string(testutil.Must(json.Marshal(c))(f)), 3, 700)
 	}
 	tensors := map[string]*tensor.Dense{} // as many as the most layers of a configuration

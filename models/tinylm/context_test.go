@@ -88,7 +88,9 @@ func (r contextRun) train(t *testing.T, g graph.Group) (losses []float64, weight
 func TestContextTrains(t *testing.T) {
 	dense := small()
 	dense.Attention = Dense
-	for name, c := range map[string]Config{"nsa": small(), "dense": dense} {
+	mixed := small()
+	mixed.Attention = "window,nsa"
+	for name, c := range map[string]Config{"nsa": small(), "dense": dense, "mixed": mixed} {
 		wantLosses, want, err := contextRun{config: c, parts: 1, ranks: 1, micro: 1}.train(t, nil)
 		require.NoError(t, err)
 		for i, r := range []contextRun{{parts: 1, ranks: 2, micro: 1}, {parts: 1, ranks: 3, micro: 2},

@@ -30,11 +30,11 @@ type Decoder struct {
 	backend        graph.Backend
 	onDevice       bool // the backend has memory of its own
 	options        []graph.Option
-	caches         []G.Value      // one for each layer
-	cacheSizes     decode.KVCache // of each cache
-	memory         graph.Memory   // of the caches
-	cacheBytes     int            // from one cache in memory to the next
-	stream         graph.Stream   // copies parts of the caches
+	caches         []G.Value        // one for each layer
+	cacheSizes     []decode.KVCache // of each cache; all have the same pages
+	memory         graph.Memory     // of the caches
+	cacheAt        []int            // the offset of each cache in memory
+	stream         graph.Stream     // copies parts of the caches
 	sequences      []slotSequence
 	free           []int32 // pages that no sequence uses
 	references     []int32 // for each page, of sequences and of the prefix
@@ -127,7 +127,8 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 	if d.cacheSizes, err = c.cacheSizes(slots, context, cached); err != nil {
 		return nil, err
 	}
-	d.extends = canExtend(o.backend, d.cacheSizes)
+	cannot := func(c decode.KVCache) bool { return !canExtend(o.backend, c) }
+	d.extends = !slices.ContainsFunc(d.cacheSizes[:len(c.Attention.kinds())], cannot)
 	usual := DefaultPrefillChunk
 	if d.onDevice {
 		usual = DefaultPrefillChunkOnDevice
@@ -143,14 +144,15 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 	if err := d.newCaches(); err != nil {
 		return nil, errors.Join(fmt.Errorf("caches: %w", err), d.Close())
 	}
-	pages := d.cacheSizes.Pages / slots
+	allPages := d.cacheSizes[0].Pages
+	pages := allPages / slots
 	for i := range d.sequences {
 		d.sequences[i].pages = make([]int32, 0, pages)
 		d.sequences[i].logits = make([]float32, c.Vocab)
 	}
-	d.references = make([]int32, d.cacheSizes.Pages)
-	for p := range d.cacheSizes.Pages {
-		d.free = append(d.free, int32(d.cacheSizes.Pages-1-p))
+	d.references = make([]int32, allPages)
+	for p := range allPages {
+		d.free = append(d.free, int32(allPages-1-p))
 	}
 	d.step, err = d.newGraph(slots, 1, 1+pages, func(_ *decoderGraph, b *nn.Builder, tokens *G.Node,
 		caches []nn.Cache) *G.Node {
@@ -163,61 +165,66 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 	return d, nil
 }
 
-// cacheSizes returns the sizes of a layer's cache, with pages for slots sequences of context tokens each. c has its
-// defaults.
-func (c Config) cacheSizes(slots, context int, p graph.Precision) (decode.KVCache, error) {
+// cacheSizes returns the sizes of the caches of the layers, with pages for slots sequences of context tokens each. c has
+// its defaults.
+func (c Config) cacheSizes(slots, context int, p graph.Precision) (list []decode.KVCache, err error) {
+	// A block of so many tokens is never full. A longer one would only need more room.
+	longest := (max(context, pageTokens)/max(1, c.Stride) + 1) * c.Stride
 	pageLen := min(context, pageTokens)
-	if c.Attention != Dense {
-		// A block of so many tokens is never full. A longer one would only need more room.
-		longest := (max(context, pageTokens)/c.Stride + 1) * c.Stride
+	if !slices.Equal(slices.Compact(c.Attention.kinds()), []Attention{Dense}) {
 		c.SelectBlock = min(c.SelectBlock, longest)
 		if c.Phi == nn.PhiMean { // l is a size of the weights of PhiMLP
 			c.BlockLen = min(c.BlockLen, longest)
 		}
+		c.Window = min(c.Window, context) // a longer one would never be full
 		pageLen = (pageLen + c.SelectBlock - 1) / c.SelectBlock * c.SelectBlock
 	}
-	pages := (context + pageLen - 1) / pageLen
-	sizes := c.denseConfig().Cache(slots, slots*pages, pageLen)
-	if c.Attention != Dense { // a longer window would never be full
-		sizes = c.NSAConfig.Cache(slots, slots*pages, pageLen)
-		sizes.Window = min(sizes.Window, context)
+	pages := slots * ((context + pageLen - 1) / pageLen)
+	half := map[graph.Precision]tensor.Dtype{graph.BF16: ops.BFloat16, graph.FP16: ops.Float16}[p]
+	for i := range c.Layers {
+		sizes := c.nsaConfig(i).Cache(slots, pages, pageLen)
+		if c.attentionOf(i) == Dense {
+			sizes = c.denseConfig().Cache(slots, pages, pageLen)
+		}
+		sizes.Half = half
+		if err := sizes.Validate(); err != nil {
+			return nil, err
+		}
+		list = append(list, sizes)
 	}
-	switch p {
-	case graph.BF16:
-		sizes.Half = ops.BFloat16
-	case graph.FP16:
-		sizes.Half = ops.Float16
-	}
-	return sizes, sizes.Validate()
+	return list, nil
 }
 
 // CacheBytes returns the bytes of the caches of a Decoder for these sizes, in float32.
-func (c Config) CacheBytes(slots, context int) (_ int, err error) {
+func (c Config) CacheBytes(slots, context int) (bytes int, err error) {
 	defer fault.Name(&err, "tinylm", fmt.Sprintf("caches of %d sequences of %d tokens", slots, context))
 	if err := cmp.Or(c.check(), checkTokens(slots, context)); err != nil {
 		return 0, err
 	}
-	sizes, err := c.WithDefaults().cacheSizes(slots, context, graph.F32)
-	if err != nil {
-		return 0, err
+	list, err := c.WithDefaults().cacheSizes(slots, context, graph.F32)
+	for _, sizes := range list {
+		bytes += 4 * sizes.Elements()
 	}
-	return 4 * c.Layers * sizes.Elements(), nil
+	return bytes, err
 }
 
 // newCaches allocates a cache for each layer, in the memory of the backend.
 func (d *Decoder) newCaches() (err error) {
-	layers, align := d.weights.Config.Layers, d.backend.Device().Alignment
-	cache := spec.Operand{Dtype: d.weights.Tensors["norm.weight"].Dtype(), Shape: tensor.Shape{d.cacheSizes.Elements()}}
-	d.cacheBytes = (cache.Bytes() + align - 1) / align * align
-	if d.memory, err = d.backend.Alloc(layers * d.cacheBytes); err != nil {
+	var caches []spec.Arg
+	bytes, align := 0, d.backend.Device().Alignment
+	for _, sizes := range d.cacheSizes {
+		cache := spec.Operand{Dtype: d.weights.Tensors["norm.weight"].Dtype(), Shape: tensor.Shape{sizes.Elements()}}
+		caches, d.cacheAt = append(caches, spec.Arg{Operand: cache, Buf: new(cpu.Buf)}), append(d.cacheAt, bytes)
+		bytes += (cache.Bytes() + align - 1) / align * align
+	}
+	if d.memory, err = d.backend.Alloc(bytes); err != nil {
 		return err
 	}
 	if d.stream, err = d.backend.NewStream(); err != nil {
 		return err
 	}
-	for i := range layers {
-		a := spec.Arg{Operand: cache, Buf: new(cpu.Buf)}
-		d.memory.Place(a.Buf, i*d.cacheBytes, cache.Bytes())
+	for i, a := range caches {
+		d.memory.Place(a.Buf, d.cacheAt[i], a.Operand.Bytes())
 		d.caches = append(d.caches, d.stream.View(a))
 	}
 	return nil
@@ -247,7 +254,7 @@ func (d *Decoder) Release(slot int) {
 // grow adds pages to s until it has room for n tokens. If there are none, it takes those of the prefix: the sequences
 // alone have never more than all.
 func (d *Decoder) grow(s *slotSequence, n int) {
-	for len(s.pages)*d.cacheSizes.PageLen < n {
+	for len(s.pages)*d.cacheSizes[0].PageLen < n {
 		if len(d.free) == 0 {
 			d.forgetPrefix()
 		}

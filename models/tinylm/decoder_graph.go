@@ -35,11 +35,11 @@ func (d *Decoder) newGraph(batch, seq, width int, build func(*decoderGraph, *nn.
 	g.pages, pages = newInput(g.graph, "page table", batch, width)
 	caches := make([]nn.Cache, len(d.caches))
 	for i, v := range d.caches {
-		values := G.NewVector(g.graph, dt, G.WithShape(d.cacheSizes.Elements()), G.WithName(fmt.Sprint("cache ", i)))
+		values := G.NewVector(g.graph, dt, G.WithShape(d.cacheSizes[i].Elements()), G.WithName(fmt.Sprint("cache ", i)))
 		if err := G.UnsafeLet(values, v); err != nil {
 			return nil, err
 		}
-		caches[i] = nn.Cache{KVCache: d.cacheSizes, Values: values, PageTable: pages}
+		caches[i] = nn.Cache{KVCache: d.cacheSizes[i], Values: values, PageTable: pages}
 	}
 	g.logits = build(g, b, tokens, caches)
 	if b.Err() != nil {

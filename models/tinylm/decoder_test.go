@@ -16,19 +16,21 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 // decodeConfigs returns models with all kinds of layers.
 func decodeConfigs() map[string]Config {
-	mlp, softmax, dense, without, wide, long := small(), small(), small(), small(), small(), small()
+	mlp, softmax, dense, without, wide, long, mixed := small(), small(), small(), small(), small(), small(), small()
 	wide.Window = 1 << 40
 	long.BlockLen, long.SelectBlock = 1<<40, 1<<24
-	without.NoSelected = true
+	without.Without = decode.BranchesOf(decode.Selected)
 	mlp.Phi, mlp.PhiHidden = nn.PhiMLP, 12
 	softmax.GateActivation, softmax.KVHeads, softmax.ValueDim = nn.GateSoftmax, 1, 6
 	dense.Attention = Dense
+	mixed.Attention, mixed.Layers = "window,nsa,dense", 4
 	return map[string]Config{"mean": small(), "mlp": mlp, "softmax": softmax, "dense": dense, "without selected": without,
-		"wide window": wide, "long blocks": long}
+		"wide window": wide, "long blocks": long, "mixed": mixed}
 }
 
 // logitsOf returns the logits [S,V] that a Model computes for tokens.
@@ -203,7 +205,7 @@ func joinAndLeave(t *testing.T, alone, batch *Decoder, count int) {
 			}
 		}
 	}
-	require.Len(t, batch.free, batch.cacheSizes.Pages, "a page is lost")
+	require.Len(t, batch.free, batch.cacheSizes[0].Pages, "a page is lost")
 }
 
 func TestDecoderErrors(t *testing.T) {

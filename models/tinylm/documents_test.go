@@ -28,10 +28,11 @@ func TestDocumentTargets(t *testing.T) {
 // mean over the targets of all documents.
 func TestPackedModel(t *testing.T) {
 	const batch, seq, most = 2, 64, 20
-	mlp, dense := small(), small()
+	mlp, dense, mixed := small(), small(), small()
 	mlp.Phi, mlp.PhiHidden = nn.PhiMLP, 12
 	dense.Attention = Dense
-	for name, c := range map[string]Config{"mean": small(), "mlp": mlp, "dense": dense} {
+	mixed.Attention = "window,dense"
+	for name, c := range map[string]Config{"mean": small(), "mlp": mlp, "dense": dense, "mixed": mixed} {
 		t.Run(name, func(t *testing.T) {
 			w := newTestWeights(t, c, tensor.Float32, 1)
 			m := newTestModel(t, w, nil, batch, seq, WithDocuments(most))

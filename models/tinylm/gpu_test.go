@@ -295,7 +295,7 @@ func TestSharedPrefixOnGPU(t *testing.T) {
 					for slot := 1; slot < slots; slot++ {
 						require.Equal(t, first, decodeAll(t, d, slot, tokens, prompt), "slot %d", slot)
 					}
-					shared := d.cacheSizes.SettledPages(prefix)
+					shared := d.settledPages(prefix)
 					require.Equal(t, c.BlockLen < pageTokens, shared == 1)
 					require.Equal(t, d.sequences[0].pages[:shared], d.sequences[2].pages[:shared])
 				})

@@ -15,7 +15,7 @@ type Layer struct {
 	Prefix string  // of the names of its parameters
 	Stream *G.Node // [B,S,dim], the residual stream before the layer
 
-	nn.NSAParts // of its attention; dense attention has only an Output
+	nn.NSAParts // of its attention; dense attention has only an Output, Window neither Blocks nor other branches
 }
 
 // stream adds the model up to its last norm to the graph of b: for each layer x += attention(norm(x)), x +=
@@ -39,10 +39,10 @@ func (c Config) addLogits(b *nn.Builder, tokens *G.Node, attention []nn.ApplyOpt
 	x := c.stream(b, tokens, func(i int, x, normed *G.Node) *G.Node {
 		l := Layer{Prefix: layerPrefix(i), Stream: x}
 		var err error
-		if c.Attention == Dense {
+		if c.attentionOf(i) == Dense {
 			l.Output, err = b.Attention(l.Prefix+"attn.", c.denseConfig()).Apply(normed, attention...)
 		} else {
-			l.NSAParts, err = b.NSA(l.Prefix+"attn.", c.NSAConfig).ApplyParts(normed, attention...)
+			l.NSAParts, err = b.NSA(l.Prefix+"attn.", c.nsaConfig(i)).ApplyParts(normed, attention...)
 		}
 		l.Output = b.Node(l.Output, err)
 		layers = append(layers, l)
@@ -55,10 +55,10 @@ func (c Config) addLogits(b *nn.Builder, tokens *G.Node, attention []nn.ApplyOpt
 func (c Config) addDecode(b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.Node {
 	x := c.stream(b, tokens, func(i int, _, x *G.Node) *G.Node {
 		prefix := layerPrefix(i) + "attn."
-		if c.Attention == Dense {
+		if c.attentionOf(i) == Dense {
 			return b.Node(b.Attention(prefix, c.denseConfig()).Decode(x, caches[i]))
 		}
-		d, err := b.NSA(prefix, c.NSAConfig).Decode(x, caches[i])
+		d, err := b.NSA(prefix, c.nsaConfig(i)).Decode(x, caches[i])
 		return b.Node(d.Output, err)
 	})
 	return b.Linear(x, "head")
@@ -69,7 +69,7 @@ func (c Config) addDecode(b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.N
 func (c Config) addPrefill(b *nn.Builder, tokens, last *G.Node, run nn.Run, caches []nn.Cache) *G.Node {
 	x := c.stream(b, tokens, func(i int, _, x *G.Node) *G.Node {
 		prefix, cache := layerPrefix(i)+"attn.", caches[i]
-		if c.Attention == Dense {
+		if c.attentionOf(i) == Dense {
 			l := b.Attention(prefix, c.denseConfig())
 			if run.Start != nil {
 				return b.Node(l.Extend(x, run, cache))
@@ -80,7 +80,7 @@ func (c Config) addPrefill(b *nn.Builder, tokens, last *G.Node, run nn.Run, cach
 			}
 			return b.Node(p.Output, err)
 		}
-		l := b.NSA(prefix, c.NSAConfig)
+		l := b.NSA(prefix, c.nsaConfig(i))
 		if run.Start != nil {
 			p, err := l.Extend(x, run, cache)
 			return b.Node(p.Output, err)

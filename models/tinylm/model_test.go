@@ -15,6 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 // prose is a text that a small model learns quickly.
@@ -105,7 +106,7 @@ func TestLossScaleCancels(t *testing.T) {
 // other parts.
 func TestModelWithoutSelected(t *testing.T) {
 	c := small()
-	c.NoSelected = true
+	c.Without = decode.BranchesOf(decode.Selected)
 	m := newTestModel(t, newTestWeights(t, c, tensor.Float32, 1), nil, 2, 64, WithParts(), WithOptimizer(newTestSolver(t)))
 	require.NoError(t, m.Step())
 	for _, n := range m.Graph().AllNodes() {

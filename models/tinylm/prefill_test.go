@@ -118,7 +118,7 @@ func sharePrefixes(t *testing.T, r *rand.Rand, alone, d *Decoder) {
 			require.NoError(t, d.Step(next))
 			require.Equal(t, alone.Logits(0), d.Logits(slot), "sequence %d of prefix %d", i, len(prefix))
 		}
-		shared := d.cacheSizes.SettledPages(len(prefix))
+		shared := d.settledPages(len(prefix))
 		require.Equal(t, d.sequences[0].pages[:shared], d.sequences[1].pages[:shared])
 		for _, p := range d.prefix.pages {
 			require.EqualValues(t, 1+prefixSlots, d.references[p])
@@ -133,7 +133,7 @@ func sharePrefixes(t *testing.T, r *rand.Rand, alone, d *Decoder) {
 		}
 	}
 	require.NoError(t, d.SharePrefix(nil))
-	require.Len(t, d.free, d.cacheSizes.Pages, "a page is lost")
+	require.Len(t, d.free, d.cacheSizes[0].Pages, "a page is lost")
 }
 
 // TestPrefillPlans: a longer prompt needs no further graphs, and a graph that extends a sequence has the activations of

@@ -48,6 +48,15 @@ func (d *Decoder) forgetPrefix() {
 	d.prefix = sharedPrefix{tokens: d.prefix.tokens}
 }
 
+// settledPages returns how many pages of a sequence of n tokens no later token changes, in any cache.
+func (d *Decoder) settledPages(n int) int {
+	settled := d.cacheSizes[0].SettledPages(n)
+	for _, sizes := range d.cacheSizes {
+		settled = min(settled, sizes.SettledPages(n))
+	}
+	return settled
+}
+
 // prefillShared makes a free slot hold the prefix.
 func (d *Decoder) prefillShared(slot int) error {
 	s, n := &d.sequences[slot], len(d.prefix.tokens)
@@ -55,7 +64,7 @@ func (d *Decoder) prefillShared(slot int) error {
 		if err := d.extend(slot, d.prefix.tokens); err != nil {
 			return err
 		}
-		settled := d.cacheSizes.SettledPages(n)
+		settled := d.settledPages(n)
 		if err := d.copyUnsettled(slot, s.pages[settled:], true); err != nil {
 			return err
 		}
@@ -82,23 +91,28 @@ func (d *Decoder) reference(pages []int32) {
 // pages and its rings: to the copy of the prefix if save is true, else from there. It waits for the copies. No other
 // work on the caches may be under way.
 func (d *Decoder) copyUnsettled(slot int, pages []int32, save bool) error {
-	dt := cmp.Or(d.cacheSizes.Half, d.caches[0].Dtype())
-	runs, size, total := d.cacheSizes.Runs(slot, pages), int(dt.Size()), 0
-	for _, r := range runs {
-		total += (r[1] - r[0]) * size
+	dt, total := cmp.Or(d.cacheSizes[0].Half, d.caches[0].Dtype()), 0
+	size := int(dt.Size())
+	var runs [][][2]int // of each cache
+	for _, sizes := range d.cacheSizes {
+		list := sizes.Runs(slot, pages)
+		for _, r := range list {
+			total += (r[1] - r[0]) * size
+		}
+		runs = append(runs, list)
 	}
-	if err := d.makeCopyFit(len(d.caches) * total); err != nil {
+	if err := d.makeCopyFit(total); err != nil {
 		return err
 	}
 	at := 0
 	for i := range d.caches {
-		for _, r := range runs {
+		for _, r := range runs[i] {
 			part := func(m graph.Memory, offset int) spec.Arg {
 				a := spec.Arg{Operand: spec.Operand{Dtype: dt, Shape: tensor.Shape{r[1] - r[0]}}, Buf: new(cpu.Buf)}
 				m.Place(a.Buf, offset, a.Operand.Bytes())
 				return a
 			}
-			from, to := part(d.memory, i*d.cacheBytes+r[0]*size), part(d.copied, at)
+			from, to := part(d.memory, d.cacheAt[i]+r[0]*size), part(d.copied, at)
 			at += from.Operand.Bytes()
 			if !save {
 				from, to = to, from

@@ -17,6 +17,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 // bits returns every element of w by the name of its tensor.
@@ -33,9 +34,12 @@ func TestWeightsRoundTrip(t *testing.T) {
 	mlp.Phi, mlp.PhiHidden = nn.PhiMLP, 12
 	dense := small()
 	dense.Attention = Dense
+	mixed := small()
+	mixed.Attention, mixed.Layers = "dense,window,nsa", 4
 	without := small()
-	without.NoSelected = true
-	for name, c := range map[string]Config{"mean": small(), "mlp": mlp, "dense": dense, "without selected": without} {
+	without.Without = decode.BranchesOf(decode.Selected)
+	for name, c := range map[string]Config{"mean": small(), "mlp": mlp, "dense": dense, "without selected": without,
+		"mixed": mixed} {
 		for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
 			t.Run(name+"/"+dt.Name(), func(t *testing.T) {
 				w := newTestWeights(t, c, dt, 7)

@@ -25,8 +25,8 @@ type branch struct {
 	distances    distanceSums
 }
 
-// branchesOf returns the branches of the attention of a layer: those of NSA in the order of the gates, or the causal
-// one of dense attention.
+// branchesOf returns the branches of the attention of a layer, in the order of the gates, or the causal one of dense
+// attention.
 func branchesOf(g *G.ExprGraph, l tinylm.Layer) ([]branch, error) {
 	names, nodes := decode.BranchNames(), G.Nodes{l.Compressed, l.Selected, l.Window}
 	if l.Gates == nil { // dense attention: the output is a linear layer over the attention
@@ -34,6 +34,9 @@ func branchesOf(g *G.ExprGraph, l tinylm.Layer) ([]branch, error) {
 	}
 	var list []branch
 	for i, n := range nodes {
+		if n == nil { // a layer of the window alone has no other
+			continue
+		}
 		spec, ok := spec.SpecOf(n.Op())
 		in := value.Inputs(g, n)
 		if !ok || len(in) < 3 {

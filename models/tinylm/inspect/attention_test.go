@@ -75,14 +75,15 @@ func TestProbabilitiesMatchReference(t *testing.T) {
 // TestBranchesGiveTheirOutputs: the probabilities from the nodes that branchesOf finds, times the values of the branch,
 // equal the output of the branch.
 func TestBranchesGiveTheirOutputs(t *testing.T) {
-	for _, c := range []tinylm.Config{small(), dense()} {
+	for _, c := range []tinylm.Config{small(), dense(), mixed()} {
 		var outputs [][]*G.Node
 		in := &inspection{}
 		m := testutil.Closing(tinylm.NewModel(weightsOf(t, c), 1, c.Context,
 			tinylm.WithVM(func(m *tinylm.Model) (G.VM, error) {
 				var keep G.Nodes
 				for _, l := range m.Layers() {
-					list := []*G.Node{l.Compressed, l.Selected, l.Window}
+					list := slices.DeleteFunc([]*G.Node{l.Compressed, l.Selected, l.Window},
+						func(n *G.Node) bool { return n == nil })
 					if l.Gates == nil {
 						list = []*G.Node{value.Inputs(m.Graph(), l.Output)[0]}
 					}

@@ -104,7 +104,7 @@ func TestPageInBrowser(t *testing.T) {
 		config tinylm.Config
 		text   string
 	}{
-		"nsa": {small(), prose}, "dense": {dense(), prose}, "markup": {small(), hostile()[0] + hostile()[1]},
+		"nsa": {small(), prose}, "dense": {dense(), prose}, "mixed": {mixed(), prose}, "markup": {small(), hostile()[0] + hostile()[1]},
 		"bytes": {small(), hostile()[2] + hostile()[3] + hostile()[4]}, "without losses": {small(), prose},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -163,7 +163,7 @@ data.scrolled = names(e => e.matches('table,#text,#cards,pre,p,li,form') && scro
 // TestPageOnPhone: on a phone nothing is wider than the screen, and tables and text need no sideways scrolling.
 func TestPageOnPhone(t *testing.T) {
 	path := browser(t)
-	for name, c := range map[string]tinylm.Config{"nsa": small(), "dense": dense()} {
+	for name, c := range map[string]tinylm.Config{"nsa": small(), "dense": dense(), "mixed": mixed()} {
 		folder := t.TempDir()
 		r := report(t, c, strings.Repeat(prose, 2)) // several windows: numbers in the table
 		require.NoError(t, r.Save(folder))

@@ -21,16 +21,20 @@ func configs() map[string]tinylm.Config {
 	deep.Layers = 12
 	single := small()
 	single.Layers = 1
-	return map[string]tinylm.Config{"nsa": small(), "dense": dense(), "mlp": mlp, "deep": deep, "one layer": single}
+	return map[string]tinylm.Config{"nsa": small(), "dense": dense(), "mixed": mixed(), "mlp": mlp, "deep": deep, "one layer": single}
 }
 
-// TestDrawingHasEachNodeOnce: the ops, inputs and weights of the drawing are those of the graph, and all layers are one
-// section. Boxes read boxes before them.
+// TestDrawingHasEachNodeOnce: the ops, inputs and weights of the drawing are those of the graph, and layers of one kind
+// that follow each other are one section. Boxes read boxes before them.
 func TestDrawingHasEachNodeOnce(t *testing.T) {
 	for name, c := range configs() {
 		d := report(t, c, prose[:40]).Graph
-		require.Len(t, d.Sections, 3, name)
-		require.Equal(t, c.Layers, d.Sections[1].Times, name)
+		if name == "mixed" { // three kinds
+			require.Len(t, d.Sections, 5)
+		} else {
+			require.Len(t, d.Sections, 3, name)
+			require.Equal(t, c.Layers, d.Sections[1].Times, name)
+		}
 		nodes := len(c.LearnableParams())
 		for _, s := range d.Sections {
 			for i, b := range s.Boxes {
@@ -51,9 +55,12 @@ func TestChartsOnPage(t *testing.T) {
 		var page strings.Builder
 		require.NoError(t, report(t, c, prose).WriteHTML(&page))
 		pictures := regexp.MustCompile(`(?s)<svg .*?</svg>`).FindAllString(page.String(), -1)
-		want := 1 + 2*c.Layers // losses, gates and distances
-		if c.Attention == tinylm.Dense {
+		want := 1 + 2*c.Layers // losses, gates of NSA, and distances
+		switch name {
+		case "dense":
 			want = 1 + c.Layers
+		case "mixed":
+			want = 2 + c.Layers
 		}
 		require.Len(t, pictures, want, name)
 		for _, picture := range pictures {

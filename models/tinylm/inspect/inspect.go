@@ -51,8 +51,8 @@ func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error
 	if err := w.Config.Validate(); err != nil {
 		return nil, fmt.Errorf("weights: %w", err)
 	}
-	if w.Config.NoSelected && w.Config.Attention != tinylm.Dense {
-		return nil, errors.New("a model without the selected branch, want NSA with all branches or dense attention")
+	if w.Config.Without != 0 {
+		return nil, errors.New("NSA without one of its branches, want all of them")
 	}
 	if o.Vocabulary == nil {
 		o.Vocabulary = tinylm.Bytes{}
@@ -128,7 +128,7 @@ func (in *inspection) machine(m *tinylm.Model, b graph.Backend) (_ G.VM, err err
 		for _, a := range list {
 			keep = append(keep, a.q, a.k)
 		}
-		if l.Gates != nil {
+		if l.Blocks != nil { // NSA
 			keep = append(keep, l.Gates, l.Blocks)
 		}
 	}
@@ -178,7 +178,7 @@ func (in *inspection) runWindow(i int, tokens []int32) error {
 		}
 	}
 	var queries []wordQuery
-	if r.HasBlocks() {
+	if slices.ContainsFunc(in.model.Layers(), func(l tinylm.Layer) bool { return l.Blocks != nil }) {
 		queries = wordQueries(texts, r.Config.TopN, r.Config.SelectBlock)
 	}
 	for l := range in.branches {
@@ -189,7 +189,7 @@ func (in *inspection) runWindow(i int, tokens []int32) error {
 	if i > 0 {
 		return nil
 	}
-	r.Start.Query = len(tokens) - 1
+	r.Start = QueryRef{Layer: r.firstNSA(), Query: len(tokens) - 1}
 	if r.Examples = wordExamples(queries, r.Layers); len(r.Examples) > 0 {
 		r.Start = r.Examples[0].QueryRef
 	}
@@ -207,7 +207,7 @@ func (in *inspection) texts(tokens []int32) []string {
 
 func (in *inspection) addLayer(l int, queries []wordQuery) error {
 	nodes, layer := in.model.Layers()[l], &in.report.Layers[l]
-	if nodes.Gates != nil {
+	if nodes.Blocks != nil {
 		gates, _, err := valuesOf(nodes.Gates)
 		if err != nil {
 			return err

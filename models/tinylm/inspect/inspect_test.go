@@ -14,11 +14,12 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 // TestReportMatchesModel: losses and blocks equal those of a plain run of the model on each window.
 func TestReportMatchesModel(t *testing.T) {
-	for _, c := range []tinylm.Config{small(), dense()} {
+	for _, c := range []tinylm.Config{small(), dense(), mixed()} {
 		w := weightsOf(t, c)
 		tokens := tinylm.Bytes{}.Encode(prose)
 		r := testutil.Must(Inspect(w, tokens, Options{}))(t)
@@ -36,7 +37,7 @@ func TestReportMatchesModel(t *testing.T) {
 			}
 			require.InDelta(t, loss, floats.Sum(r.Loss)/float64(c.Context-1), 1e-5)
 			for l, nodes := range m.Layers() {
-				if c.Attention == tinylm.Dense {
+				if nodes.Blocks == nil {
 					require.Nil(t, r.Layers[l].Blocks)
 					continue
 				}
@@ -61,7 +62,7 @@ func TestTokensInsideText(t *testing.T) {
 
 // TestReportProperties checks properties that hold for any model and text.
 func TestReportProperties(t *testing.T) {
-	for name, c := range map[string]tinylm.Config{"nsa": small(), "dense": dense()} {
+	for name, c := range map[string]tinylm.Config{"nsa": small(), "dense": dense(), "mixed": mixed()} {
 		r := report(t, c, prose)
 		require.Equal(t, c.Attention != tinylm.Dense, r.HasBlocks(), name)
 		require.Equal(t, prose[:c.Context], strings.Join(r.Tokens, ""))
@@ -81,7 +82,9 @@ func TestReportProperties(t *testing.T) {
 					require.True(t, v > 0 && v < 1, v)
 				}
 			}
-			if !r.HasBlocks() {
+			if l.Blocks == nil {
+				require.NotEqual(t, "nsa", name)
+				require.Empty(t, l.Gates)
 				require.Len(t, l.Distances, 1)
 				continue
 			}
@@ -134,7 +137,7 @@ func TestInspectRefuses(t *testing.T) {
 	broken.Tensors["head.weight"].Float32s()[7] = float32(math.NaN())
 	var unset *tokenizer.Tokenizer
 	one, narrow, wide := small(), small(), small()
-	one.Context, narrow.NoSelected, wide.Vocab = 1, true, 300
+	one.Context, narrow.Without, wide.Vocab = 1, decode.BranchesOf(decode.Selected), 300
 	refused := func(w *tinylm.Weights, o Options, tokens ...int32) error { return testutil.Err(Inspect(w, tokens, o)) }
 	for message, err := range map[string]error{
 		"inspect: weights: tinylm: ":                     refused(&tinylm.Weights{}, Options{}, 1, 2),
@@ -146,7 +149,7 @@ func TestInspectRefuses(t *testing.T) {
 		"inspect: 0 tokens in a window":                  refused(w, Options{}),
 		"1 tokens in a window, want":                     refused(weightsOf(t, one), Options{}, 1, 2, 3),
 		"token 256 at 1, want 0 to 255":                  refused(w, Options{}, 1, 256),
-		"a model without the selected branch":            refused(weightsOf(t, narrow), Options{}, 1, 2, 3),
+		"without one of its branches":                    refused(weightsOf(t, narrow), Options{}, 1, 2, 3),
 		"token -1 at 0":                                  refused(w, Options{}, -1, 2),
 		"window 0: the loss of token 1 is NaN":           refused(broken, Options{}, 1, 2, 3),
 	} {

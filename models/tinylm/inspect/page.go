@@ -29,8 +29,8 @@ func (r *Report) data() (template.JS, error) {
 	for _, token := range r.Next {
 		next = append(next, shown([]string{token})...)
 	}
-	layers := []any{} // none in dense attention
-	for _, l := range r.Layers {
+	layers := []any{} // those of NSA
+	for i, l := range r.Layers {
 		if l.Blocks == nil {
 			continue
 		}
@@ -38,7 +38,7 @@ func (r *Report) data() (template.JS, error) {
 		for i, share := range l.Shares {
 			shares[i] = byte(math.Round(255 * min(1, share)))
 		}
-		layers = append(layers, map[string]any{"groups": l.Groups, "n": l.N, "blocks": l.Blocks, "shares": shares})
+		layers = append(layers, map[string]any{"layer": i, "groups": l.Groups, "n": l.N, "blocks": l.Blocks, "shares": shares})
 	}
 	text, err := json.Marshal(map[string]any{ // it escapes <, > and &, so no text ends the script
 		"tokens": shown(r.Tokens), "loss": r.Loss, "next": next, "nextShares": r.NextShares, "layers": layers,
@@ -89,19 +89,24 @@ func (r *Report) WriteHTML(w io.Writer) (err error) {
 	if len(r.Layers) == 0 || len(r.Tokens) == 0 {
 		return fmt.Errorf("a report of %d layers and %d tokens, want at least 1 of each", len(r.Layers), len(r.Tokens))
 	}
-	s, layers, groups, tokens := r.Start, len(r.Layers), max(1, r.Layers[0].Groups), len(r.Tokens)
+	first := r.firstNSA()
+	s, layers, groups, tokens := r.Start, len(r.Layers), max(1, r.Layers[first].Groups), len(r.Tokens)
 	if min(s.Layer, s.Group, s.Query) < 0 || s.Layer >= layers || s.Group >= groups || s.Query >= tokens {
 		return fmt.Errorf("starts at layer %d, group %d, query %d, want them below %d, %d, %d", s.Layer, s.Group,
 			s.Query, layers, groups, tokens)
+	}
+	if r.HasBlocks() && r.Layers[s.Layer].Blocks == nil {
+		return fmt.Errorf("starts at layer %d, which selects no blocks: layer %d does", s.Layer, first)
 	}
 	data, err := r.data()
 	if err != nil {
 		return err
 	}
 	t := template.New("page").Funcs(template.FuncMap{
-		"style":  func() template.CSS { return template.CSS(pageStyle) },
-		"script": func() template.JS { return template.JS(pageScript) },
-		"data":   func() template.JS { return data }, "printable": tinylm.Printable, "windows": r.windows,
+		"firstNSA": func() int { return first },
+		"style":    func() template.CSS { return template.CSS(pageStyle) },
+		"script":   func() template.JS { return template.JS(pageScript) },
+		"data":     func() template.JS { return data }, "printable": tinylm.Printable, "windows": r.windows,
 		"percentages": RepeatedWords.percentages, "timesByDistance": r.AllRepeatedWords().timesByDistance,
 		"millions": func(n int) float64 { return float64(n) / 1e6 },
 		"percent":  func(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) },

@@ -20,7 +20,7 @@ import (
 
 // TestPageOfHostileText: the data of the page have the text unchanged, whatever it is, and the page loads nothing.
 func TestPageOfHostileText(t *testing.T) {
-	for _, c := range []tinylm.Config{small(), dense()} {
+	for _, c := range []tinylm.Config{small(), dense(), mixed()} {
 		w := weightsOf(t, c)
 		for _, text := range hostile() {
 			r := testutil.Must(Inspect(w, tinylm.Bytes{}.Encode(text), Options{Title: text}))(t)

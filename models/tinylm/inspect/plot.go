@@ -82,12 +82,15 @@ func (r *Report) pictures() (content map[string][]byte, err error) {
 	var blocks, gates, distances, losses [][]*plot.Plot
 	for i, l := range r.Layers {
 		distances = append(distances, []*plot.Plot{r.plotDistances(i)})
-		if r.HasBlocks() {
-			blocks, gates = append(blocks, nil), append(gates, []*plot.Plot{r.plotGates(i)})
-			for g := range l.Groups {
-				blocks[i] = append(blocks[i], r.plotBlocks(i, g))
-			}
+		if l.Blocks == nil {
+			continue
 		}
+		gates = append(gates, []*plot.Plot{r.plotGates(i)})
+		var row []*plot.Plot
+		for g := range l.Groups {
+			row = append(row, r.plotBlocks(i, g))
+		}
+		blocks = append(blocks, row)
 	}
 	if r.HasLoss() {
 		losses = append(losses, []*plot.Plot{r.plotLoss()})

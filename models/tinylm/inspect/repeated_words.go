@@ -161,6 +161,9 @@ func (c *wordCounts) result() RepeatedWords {
 func wordExamples(queries []wordQuery, layers []Layer) (list []WordExample) {
 	best := map[string]WordExample{}
 	for i, l := range layers {
+		if l.Blocks == nil {
+			continue
+		}
 		for _, x := range queries {
 			for at := x.query * l.Groups * l.N; at < (x.query+1)*l.Groups*l.N; at++ {
 				if b := l.Blocks[at]; x.blocks[b] && l.Shares[at] > best[x.word].Share {

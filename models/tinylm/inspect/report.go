@@ -3,6 +3,7 @@ package inspect
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"gonum.org/v1/gonum/floats"
 
@@ -37,17 +38,17 @@ type QueryRef struct {
 
 // Layer describes how a layer of attention worked.
 type Layer struct {
-	Gates     []tinylm.GateStatistics // by head; none in dense attention
-	Distances []BranchDistance        // by branch: compressed, selected and window, or causal
+	Gates     []tinylm.GateStatistics // by head; only of NSA
+	Distances []BranchDistance        // by branch: those of compressed, selected and window that the layer has, or causal
 
-	// Selected blocks of the first window; nil in dense attention. The entries of query t in a group begin at (t*Groups
+	// Selected blocks of the first window; nil but in NSA. The entries of query t in a group begin at (t*Groups
 	// + group)*N.
 	Blocks []int32   // [S,Groups,N], ascending, padded with -1
 	Shares []float64 // [S,Groups,N], of the selected branch's probability on each block, mean over the group's heads
 	Groups int
 	N      int
 
-	RepeatedWords []RepeatedWords // by group; none in dense attention
+	RepeatedWords []RepeatedWords // by group; only of NSA
 }
 
 // addGates adds the gates [S,Hq,3] of one of n windows.
@@ -61,8 +62,13 @@ func (l *Layer) addGates(gates []float64, heads, n int) {
 	}
 }
 
-// HasBlocks reports whether the model selects blocks. Dense attention does not.
-func (r *Report) HasBlocks() bool { return r.Config.Attention != tinylm.Dense }
+// HasBlocks reports whether a layer of the model selects blocks: one of NSA.
+func (r *Report) HasBlocks() bool { return r.Layers[r.firstNSA()].Blocks != nil }
+
+// firstNSA returns the first layer that selects blocks, 0 if none does.
+func (r *Report) firstNSA() int {
+	return max(0, slices.IndexFunc(r.Layers, func(l Layer) bool { return l.Blocks != nil }))
+}
 
 // HasLoss reports whether the report has losses.
 func (r *Report) HasLoss() bool { return r.Loss != nil }

@@ -26,6 +26,13 @@ func dense() tinylm.Config {
 	return c
 }
 
+// mixed returns a model whose layers are of different kinds.
+func mixed() tinylm.Config {
+	c := small()
+	c.Attention = "window,nsa,dense"
+	return c
+}
+
 func weightsOf(t testing.TB, c tinylm.Config) *tinylm.Weights {
 	return testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
 }

@@ -51,8 +51,9 @@ func (o Options) ask(
 		if err != nil {
 			return nil, err
 		}
+		layers := m.Layers()
 		var blocks []int32 // [len(own),KVHeads,n]; none of a model that selects none
-		if n := m.Layers()[0].Blocks; n != nil {
+		if n := layers[len(layers)-1].Blocks; n != nil {
 			x, err := graph.HostTensor(n)
 			if err != nil {
 				return nil, err

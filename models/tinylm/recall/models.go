@@ -9,20 +9,25 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 // Kind is the attention of a model.
 type Kind string
 
-// The kinds of models that are compared.
+// The kinds of models. Those but MostlyWindows have one layer.
 const (
 	NSA             Kind = "nsa"
 	WithoutSelected Kind = "nsa-without-selected"
 	Dense           Kind = "dense"
+	MostlyWindows   Kind = "mostly-windows" // three layers of the window alone, and one of NSA
 )
 
 // Kinds returns all kinds.
-func Kinds() []Kind { return []Kind{NSA, WithoutSelected, Dense} }
+func Kinds() []Kind { return append(UsualKinds(), MostlyWindows) }
+
+// UsualKinds returns the kinds that are compared if none are asked for.
+func UsualKinds() []Kind { return []Kind{NSA, WithoutSelected, Dense} }
 
 // check returns an error if there is no such kind.
 func (k Kind) check() error {
@@ -63,18 +68,22 @@ func NewTask(context, pairs int) (Task, error) {
 	return t, t.Validate()
 }
 
-// Model returns the configuration of a model of one layer. The rotary embedding has a large base, so that it hardly
+// Model returns the configuration of a model. The rotary embedding has a large base, so that it hardly
 // rotates most of a key within the context: a query finds keys by their content, not by their position.
 func (t Task) Model(k Kind) tinylm.Config {
 	c := tinylm.Config{Vocab: t.Vocab(), Context: t.Context, Layers: 1, NSAConfig: nn.NSAConfig{
 		Dim: 128, Heads: 2, KVHeads: 1, KeyDim: 64, ValueDim: 64, GateHidden: 16, RoPEBase: 1e18,
-		NoSelected: k == WithoutSelected,
 		Params: ops.Params{
 			BlockLen: t.Values, Stride: t.Values, SelectBlock: t.Values, TopN: spec.ForcedBlocks + t.Free, Window: window,
 		},
 	}}
-	if k == Dense {
+	switch k {
+	case Dense:
 		c.Attention = tinylm.Dense
+	case MostlyWindows:
+		c.Attention, c.Layers = "window,window,window,nsa", 4
+	case WithoutSelected:
+		c.Without = decode.BranchesOf(decode.Selected)
 	}
 	return c
 }

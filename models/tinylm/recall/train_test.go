@@ -34,7 +34,7 @@ func TestCompare(t *testing.T) {
 	task := testutil.Must(NewTask(256, 16))(t)
 	compare := func() (runs []Run, files map[string][]byte) {
 		var text bytes.Buffer
-		runs = testutil.Must(Compare(context.Background(), task, testutil.Must(NewTask(512, 16))(t), Kinds(),
+		runs = testutil.Must(Compare(context.Background(), task, testutil.Must(NewTask(512, 16))(t), UsualKinds(),
 			smallOptions(t), &text))(t)
 		for i, run := range runs {
 			for j := range run.Evaluations {
@@ -120,14 +120,14 @@ func TestNilArguments(t *testing.T) {
 		{testutil.Err(Evaluate(ctx, w, task, typed)), "recall: no backend"},
 		{testutil.Err(Evaluate(ctx, w, task, none)), "evaluation of 0 documents"},
 		{testutil.Err(Evaluate(ctx, w, task, odd)), "recision"},
-		{testutil.Err(Compare(noContext, task, task, Kinds(), o, io.Discard)), "recall: no context"},
+		{testutil.Err(Compare(noContext, task, task, UsualKinds(), o, io.Discard)), "recall: no context"},
 		{testutil.Err(Compare(ctx, task, task, nil, o, io.Discard)), "recall: no models to compare"},
 		{testutil.Err(Compare(ctx, task, task, []Kind{NSA, "linear"}, o, io.Discard)), `recall: model "linear"`},
-		{testutil.Err(Compare(ctx, task, task, Kinds(), o, nil)), "recall: no writer"},
-		{testutil.Err(Compare(ctx, task, task, Kinds(), o, (*bytes.Buffer)(nil))), "recall: no writer"},
-		{testutil.Err(Compare(ctx, task, task, Kinds(), typed, io.Discard)), "recall: no backend"},
-		{testutil.Err(Compare(ctx, task, Task{}, Kinds(), o, io.Discard)), "recall: context is 0"},
-		{testutil.Err(Compare(ctx, task, testutil.Must(NewTask(512, 32))(t), Kinds(), o, io.Discard)),
+		{testutil.Err(Compare(ctx, task, task, UsualKinds(), o, nil)), "recall: no writer"},
+		{testutil.Err(Compare(ctx, task, task, UsualKinds(), o, (*bytes.Buffer)(nil))), "recall: no writer"},
+		{testutil.Err(Compare(ctx, task, task, UsualKinds(), typed, io.Discard)), "recall: no backend"},
+		{testutil.Err(Compare(ctx, task, Task{}, UsualKinds(), o, io.Discard)), "recall: context is 0"},
+		{testutil.Err(Compare(ctx, task, testutil.Must(NewTask(512, 32))(t), UsualKinds(), o, io.Discard)),
 			"32 pairs of 16 values"},
 	} {
 		require.ErrorContains(t, c.err, c.want)

@@ -30,8 +30,8 @@ func (r *runner) recordLayers() error {
 	every := len(places)/statisticsTokens | 1 // odd, so that the samples cover all positions in a block
 	places = everyNth(places, 1, every)
 	for i, l := range r.eval.Layers() {
-		if l.Gates == nil { // dense attention
-			return nil
+		if l.Blocks == nil { // not NSA
+			continue
 		}
 		gates, err := graph.HostTensor(l.Gates)
 		if err != nil {
@@ -52,7 +52,9 @@ func (r *runner) recordLayers() error {
 			r.SelectBlock, r.Window)
 		values[prefix+"blocks forced"], values[prefix+"blocks local"], values[prefix+"blocks far"] = forced, local, far
 	}
-	r.log.Scalars(r.state.Step, values)
+	if len(values) > 0 {
+		r.log.Scalars(r.state.Step, values)
+	}
 	return nil
 }
 

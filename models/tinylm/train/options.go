@@ -28,7 +28,7 @@ type Options struct {
 	Tokenizer   string  `yaml:"tokenizer" help:"tokenizer.json of Hugging Face; empty: a token is a byte"`
 	Separator   string  `yaml:"separator" fixed:"true" help:"content of the token of -tokenizer that ends a document; empty: the first known one, such as <|endoftext|> or [SEP]"`
 	Packed      bool    `yaml:"packed" fixed:"true" help:"a document's tokens see no other document's"`
-	Attention   string  `yaml:"attention" fixed:"true" help:"nsa or dense"`
+	Attention   string  `yaml:"attention" fixed:"true" help:"nsa, window, dense, or some in turn, such as window,window,window,nsa"`
 	Context     int     `yaml:"context" fixed:"true" help:"tokens of a training window"`
 	Layers      int     `yaml:"layers" fixed:"true" help:"blocks of attention and MLP"`
 	Dim         int     `yaml:"dim" fixed:"true" help:"width of the residual stream"`

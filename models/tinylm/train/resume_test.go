@@ -143,7 +143,7 @@ func TestStops(t *testing.T) {
 	t.Parallel()
 	for name, more := range map[string][]string{
 		"plain": nil, "packed": {"-packed", "-accumulate", "3"}, "accumulate": {"-accumulate", "3"},
-		"recompute": {"-recompute"}, "dense": {"-attention", "dense"},
+		"recompute": {"-recompute"}, "dense": {"-attention", "dense"}, "mixed": {"-attention", "window,nsa"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if name != "plain" && name != "packed" {

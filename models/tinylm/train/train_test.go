@@ -99,10 +99,10 @@ func TestRandomBytesCannotBeLearned(t *testing.T) {
 		fmt.Fprintf(&lines, "%s\n", line)
 	}
 	write(t, copies, lines.String())
-	for _, attention := range []string{"nsa", "dense"} {
+	for _, attention := range []string{"nsa", "dense", "window,nsa"} {
 		for name, data := range map[string][]string{"random": {"-data", "random"}, "packed": {"-data", copies, "-packed"}} {
 			t.Run(attention+" "+name, func(t *testing.T) {
-				if attention == "dense" {
+				if attention != "nsa" {
 					testutil.FullOnly(t)
 				}
 				args := smallArgs(t, 150, "-attention", attention, "-batch", "4", "-final-eval", "32768", "-out", newFolder(t))

@@ -6,15 +6,15 @@ addEventListener('error', e => { root.dataset.error = e.message; });
 const data = JSON.parse($('data').textContent);
 const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
 const loss = data.loss ?? [];
-const layers = data.layers.map(l => ({groups: l.groups, n: l.n, blocks: Int32Array.from(l.blocks), shares: bytes(l.shares)}));
+const layers = new Map(data.layers.map(l => [l.layer, {groups: l.groups, n: l.n, blocks: Int32Array.from(l.blocks), shares: bytes(l.shares)}]));
 const {tokens, next, size, windowSize} = data, S = tokens.length;
-const state = {layer: 0, group: 0, query: S - 1, mode: layers.length || !loss.length ? 'blocks' : 'loss'};
+const state = {layer: 0, group: 0, query: S - 1, mode: layers.size || !loss.length ? 'blocks' : 'loss'};
 const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
 const percent = x => (100 * x).toFixed(x < 0.1 ? 1 : 0) + ' %';
 
 // The blocks of a query: their places, the part of the attention on each, and whether every query has it.
 function selected(layer, group, query) {
-  const l = layers[layer], list = [];
+  const l = layers.get(layer), list = [];
   for (let i = (query * l.groups + group) * l.n, end = i + l.n; i < end; i++) {
     const block = l.blocks[i];
     if (block >= 0) list.push({block, share: l.shares[i] / 255, forced: block === 0 || block > Math.floor(query / size) - 2});
@@ -68,9 +68,9 @@ function sameWord(query) {
 
 function showText() {
   document.body.classList.toggle('loss', state.mode === 'loss');
-  const blocks = new Map(layers.length ? selected(state.layer, state.group, state.query).map(b => [b.block, b]) : []);
+  const blocks = new Map(layers.size ? selected(state.layer, state.group, state.query).map(b => [b.block, b]) : []);
   const same = sameWord(state.query);
-  const query = holder(state.query), blocksShown = state.mode === 'blocks' && layers.length > 0;
+  const query = holder(state.query), blocksShown = state.mode === 'blocks' && layers.size > 0;
   spans.forEach((span, t) => {
     const b = t <= state.query && blocks.get(Math.floor(t / size)), list = [];
     let strength = '';
@@ -81,7 +81,7 @@ function showText() {
       strength = b.forced ? b.share : Math.sqrt(b.share);
       list.push(b.forced ? 'forced' : 'free');
     }
-    if (t === query && layers.length) list.push('query');
+    if (t === query && layers.size) list.push('query');
     if (blocksShown && t < state.query && t > state.query - windowSize) list.push('window');
     if (blocksShown && same.has(t)) list.push('same');
     span.className = list.join(' ');
@@ -205,9 +205,9 @@ if (canvas) {
   $('all').onclick = () => zoom(1e-9, 0.5, 0.5);
   new ResizeObserver(drawMap).observe(canvas);
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', drawMap);
-  const fill = (select, n) => select.replaceChildren(...Array.from({length: n}, (_, i) => new Option(i, i)));
-  fill($('layer'), layers.length);
-  fill($('group'), layers[0].groups);
+  const fill = (select, list) => select.replaceChildren(...list.map(i => new Option(i, i)));
+  fill($('layer'), [...layers.keys()]);
+  fill($('group'), [...Array(layers.get(data.start.layer).groups).keys()]);
   $('query').max = S - 1;
   $('controls').addEventListener('submit', e => e.preventDefault());
   $('controls').addEventListener('input', () => choose({
@@ -226,7 +226,7 @@ if (canvas) {
 // choose changes the state and shows it.
 function choose(changes, controls = true) {
   Object.assign(state, changes);
-  if (layers.length) {
+  if (layers.size) {
     if (controls) for (const name of ['layer', 'group', 'query']) $(name).value = state[name];
     history.replaceState(null, '', `#layer=${state.layer}&group=${state.group}&query=${state.query}`);
     drawMap();
@@ -237,11 +237,12 @@ function choose(changes, controls = true) {
 }
 function follow() {
   const asked = new URLSearchParams(location.hash.slice(1)), changes = {};
-  const most = {layer: layers.length - 1, group: layers.length ? layers[0].groups - 1 : 0, query: S - 1};
+  const most = {layer: Math.max(0, ...layers.keys()), group: (layers.get(data.start.layer)?.groups ?? 1) - 1, query: S - 1};
   for (const name of Object.keys(most)) {
     const value = asked.has(name) ? Number(asked.get(name)) : data.start[name];
     if (Number.isInteger(value)) changes[name] = clamp(value, 0, Math.max(0, most[name]));
   }
+  if (!layers.has(changes.layer)) changes.layer = data.start.layer;
   choose(changes);
 }
 addEventListener('hashchange', follow);
