@@ -15,16 +15,17 @@ import (
 // Kind is the attention of a model.
 type Kind string
 
-// The kinds of models. Those but MostlyWindows have one layer.
+// The kinds of models. Those but Deep and MostlyWindows have one layer.
 const (
 	NSA             Kind = "nsa"
 	WithoutSelected Kind = "nsa-without-selected"
 	Dense           Kind = "dense"
+	Deep            Kind = "nsa-deep"       // four layers of NSA
 	MostlyWindows   Kind = "mostly-windows" // three layers of the window alone, and one of NSA
 )
 
 // Kinds returns all kinds.
-func Kinds() []Kind { return append(UsualKinds(), MostlyWindows) }
+func Kinds() []Kind { return append(UsualKinds(), Deep, MostlyWindows) }
 
 // UsualKinds returns the kinds that are compared if none are asked for.
 func UsualKinds() []Kind { return []Kind{NSA, WithoutSelected, Dense} }
@@ -80,6 +81,8 @@ func (t Task) Model(k Kind) tinylm.Config {
 	switch k {
 	case Dense:
 		c.Attention = tinylm.Dense
+	case Deep:
+		c.Layers = 4
 	case MostlyWindows:
 		c.Attention, c.Layers = "window,window,window,nsa", 4
 	case WithoutSelected:

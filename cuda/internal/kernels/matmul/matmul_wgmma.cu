@@ -356,8 +356,9 @@ struct MatmulSumSharesParams {
   const void* other;
   void* c;
   void* silu;            // [m,n], or null
-  int32_t m, n, out_type;
+  int32_t m, n, out_type;  // of the sums
   int32_t silu_grad;     // whether other is the argument of a SiLU
+  int32_t turned;        // whether the sums are those of cᵀ [n,m]: then neither bias nor an epilogue
   WgmmaTile tiles[kMostClusters];
 };
 
@@ -386,14 +387,20 @@ extern "C" __global__ void __launch_bounds__(256) nsa_matmul_sum_shares_bf16(con
   constexpr int kRows = 256, kCols = 128, kPlace = kRows * kCols;
   const nsa::WgmmaTile& tile = p.tiles[blockIdx.y];
   for (int i = blockIdx.x * 256 + threadIdx.x; i < kPlace / 4; i += gridDim.x * 256) {
-    const int row = tile.row * kRows + i / (kCols / 4), col = tile.column * kCols + i % (kCols / 4) * 4;
+    const int r = p.turned ? i % kRows : i / (kCols / 4), quad = p.turned ? i / kRows : i % (kCols / 4);
+    const int row = tile.row * kRows + r, col = tile.column * kCols + 4 * quad;
     if (row >= p.m || col >= p.n) continue;
-    const float4* at = reinterpret_cast<const float4*>(p.partial) + int64_t(tile.first) * (kPlace / 4) + i;
+    const float4* at = reinterpret_cast<const float4*>(p.partial) + int64_t(tile.first) * (kPlace / 4) + r * (kCols / 4) + quad;
     float v[4] = {};
 #pragma unroll 8
     for (int s = 0; s < tile.count; s++) {
       const float4 x = at[int64_t(s) * (kPlace / 4)];
       v[0] += x.x, v[1] += x.y, v[2] += x.z, v[3] += x.w;
+    }
+    if (p.turned) {
+#pragma unroll
+      for (int j = 0; j < 4; j++) nsa::store_as(p.c, p.out_type, int64_t(col + j) * p.m + row, v[j]);
+      continue;
     }
     const int64_t to = int64_t(row) * p.n + col;
 #pragma unroll

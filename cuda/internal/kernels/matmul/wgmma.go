@@ -24,6 +24,7 @@ type (
 	sumSharesParams struct {
 		partial, bias, other, c, silu kernels.Ref
 		m, n, outType, siluGrad       int32
+		turned                        int32
 		tiles                         [mostClusters]wgmmaTile
 	}
 	wgmmaShare struct {
@@ -42,6 +43,10 @@ const (
 	boxRows       = 16 // of a box of c
 	mostClusters  = 72
 	shortestShare = 4 // steps, unless the tile has fewer
+
+	// How long a step takes, by measurement: of a tile, and of one with at most 64 rows.
+	fullTile = 4
+	halfTile = 3
 
 	// wgmmaShared is the shared memory of a block in bytes: five stages, four boxes for each computing warp, barriers.
 	wgmmaShared = 5*2*wgmmaDepth*(wgmmaRows/wgmmaCluster+wgmmaCols) + 8*4*128*boxRows + 8*20
@@ -68,7 +73,8 @@ func (t *workTile) share(cluster int, steps int64) {
 type wgmmaPlan struct {
 	steps, down, across     int64
 	clusters, whole, places int64
-	sharing                 int // clusters that have shares in the list
+	work                    int64 // the steps of all tiles, times what they take
+	sharing                 int   // clusters that have shares in the list
 	shares                  []wgmmaShare
 	tiles                   []wgmmaTile // that are cut
 }
@@ -81,6 +87,7 @@ func planWGMMA(p kernels.Product, sms int64) wgmmaPlan {
 		clusters: min(max(1, sms/wgmmaCluster), mostClusters),
 	}
 	tiles := plan.down * plan.across
+	plan.work = plan.steps * ((plan.down-1)*fullTile + weightOf(p, plan.down-1)) * plan.across
 	last := tiles % plan.clusters // tiles of the last round
 	if 10*tiles >= 9*plan.clusters*kernels.CeilDiv(tiles, plan.clusters) {
 		last = 0
@@ -92,11 +99,9 @@ func planWGMMA(p kernels.Product, sms int64) wgmmaPlan {
 	}
 	cut, total := make([]*workTile, last), int64(0)
 	for i := range cut {
-		t := &workTile{weight: 2}
+		t := new(workTile)
 		t.row, t.column = plan.locate(plan.whole + int64(i))
-		if p.M-t.row*wgmmaRows <= 64 { // then each block multiplies half of its rows
-			t.weight = 1
-		}
+		t.weight = weightOf(p, t.row)
 		cut[i], total = t, total+t.weight
 	}
 	if plan.whole == 0 {
@@ -108,6 +113,15 @@ func planWGMMA(p kernels.Product, sms int64) wgmmaPlan {
 		plan.clusters = int64(plan.sharing)
 	}
 	return plan
+}
+
+// weightOf returns how long a step of the tiles of a row takes. If they have at most 64 rows, each block multiplies half
+// of its own.
+func weightOf(p kernels.Product, row int64) int64 {
+	if p.M-row*wgmmaRows <= 64 {
+		return halfTile
+	}
+	return fullTile
 }
 
 // locate returns the place of a tile: Shares::next.
@@ -240,7 +254,16 @@ func addWGMMA(b *kernels.Builder, p kernels.Product, epilogue string, o wgmmaOpe
 		b.Fail(err)
 		return
 	}
-	plan := planWGMMA(p, int64(b.GPU.SMs))
+	plan, turned := planWGMMA(p, int64(b.GPU.SMs)), false
+	if p.TransA && !p.TransB && o.bias == 0 && epilogue == "" {
+		// cᵀ = yᵀ x is a product of the same kind. matmul_sum_shares turns it, if all of its tiles are cut.
+		other := p
+		other.M, other.N = p.N, p.M
+		if x := planWGMMA(other, int64(b.GPU.SMs)); x.whole == 0 && len(x.tiles) == int(x.down*x.across) && x.work < plan.work {
+			p, plan, turned = other, x, true
+			o.x, o.y = o.y, o.x
+		}
+	}
 	b.Aligned(16)
 	arg := wgmmaParams{
 		bias: o.bias, m: int32(p.M), n: int32(p.N), steps: int32(plan.steps),
@@ -284,7 +307,7 @@ func addWGMMA(b *kernels.Builder, p kernels.Product, epilogue string, o wgmmaOpe
 	addMap(unsafe.Offsetof(arg.partial), partial, 2*wgmmaCols, plan.places*wgmmaRows, boxRows)
 	sum := sumSharesParams{
 		partial: partial, bias: o.bias, other: o.other, c: o.c, silu: o.silu,
-		m: arg.m, n: arg.n, outType: arg.outType, siluGrad: kernels.Flag(epilogue == siluGrad),
+		m: arg.m, n: arg.n, outType: arg.outType, siluGrad: kernels.Flag(epilogue == siluGrad), turned: kernels.Flag(turned),
 	}
 	copy(sum.tiles[:], plan.tiles)
 	const blocks = wgmmaRows * wgmmaCols / 4 / 256 // of a tile

@@ -29,10 +29,7 @@ func TestSharesCoverAllSteps(t *testing.T) {
 				for at := c; at >= 0; at = int(plan.shares[at].next) {
 					x := plan.shares[at]
 					count++
-					weight := int64(2)
-					if p.M-int64(x.row)*wgmmaRows <= 64 {
-						weight = 1
-					}
+					weight := weightOf(p, int64(x.row))
 					load[c] += int64(x.count) * weight
 					total += int64(x.count) * weight
 					seen[[2]int64{int64(x.row), int64(x.column)}] = append(seen[[2]int64{int64(x.row), int64(x.column)}], x)
@@ -65,7 +62,7 @@ func TestSharesCoverAllSteps(t *testing.T) {
 			}
 			require.Len(t, places, int(plan.places))
 			if plan.places > 0 {
-				require.LessOrEqual(t, slices.Max(load), total/plan.clusters+4*shortestShare, "%v", p)
+				require.LessOrEqual(t, slices.Max(load), total/plan.clusters+2*fullTile*shortestShare, "%v", p)
 			}
 		}
 	}
