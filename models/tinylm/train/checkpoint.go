@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gorgonia-nsa/nsa/graph/optim"
@@ -146,14 +147,20 @@ func parseState(text []byte) (s state, err error) {
 func checkpointFiles() []string { return []string{modelFile, configFile, solverFile, stateFile} }
 
 func writeChecksums(folder string, names ...string) error {
-	var sums []byte
-	for _, file := range names {
-		sum, err := checksumOf(filepath.Join(folder, file))
-		if err != nil {
-			return err
-		}
-		sums = fmt.Appendf(sums, "%s  %s\n", sum, file)
+	lines, errs := make([]string, len(names)), make([]error, len(names))
+	var all sync.WaitGroup
+	for i, file := range names {
+		all.Go(func() {
+			var sum string
+			sum, errs[i] = checksumOf(filepath.Join(folder, file))
+			lines[i] = fmt.Sprintf("%s  %s\n", sum, file)
+		})
 	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	sums := []byte(strings.Join(lines, ""))
 	return files.Write(filepath.Join(folder, checksumsFile), sums)
 }
 

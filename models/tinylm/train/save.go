@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
@@ -72,12 +73,19 @@ func (r *runner) writePart(part string, s *state, solver safetensors.File) error
 	if err != nil {
 		return err
 	}
-	if err := solver.CheckFinite(); err != nil {
-		return fmt.Errorf("solver: %w", err)
-	}
-	err = errors.Join(writeModel(part, r.weights), solver.Write(filepath.Join(part, solverFile)),
-		files.Write(filepath.Join(part, stateFile), text))
-	if err != nil {
+	// Beside each other: a search for NaN and a copy to the disk take each as long as many steps.
+	var writers sync.WaitGroup
+	var modelErr, solverErr error
+	writers.Go(func() { modelErr = writeModel(part, r.weights) })
+	writers.Go(func() {
+		if solverErr = solver.CheckFinite(); solverErr == nil {
+			solverErr = solver.Write(filepath.Join(part, solverFile))
+		} else {
+			solverErr = fmt.Errorf("solver: %w", solverErr)
+		}
+	})
+	writers.Wait()
+	if err := errors.Join(modelErr, solverErr, files.Write(filepath.Join(part, stateFile), text)); err != nil {
 		return err
 	}
 	if err := writeChecksums(part, checkpointFiles()...); err != nil {
