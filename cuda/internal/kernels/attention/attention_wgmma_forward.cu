@@ -262,7 +262,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
       wgmma_wait<decltype(running)::value>();
       hold(s);
       release(smem.empty_k[k.stage]), k.next();
-      const auto hide = [&](auto hidden) {  // masks the keys of each row for which hidden() is true
+      const auto hide_keys = [&](Run shown) {  // masks the keys that a row does not see; those in `shown` all rows see
 #pragma unroll
         for (int r = 0; r < 2; r++) {
           uint2 seen = {};
@@ -271,25 +271,20 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
           seen.x = __shfl_sync(0xffffffff, seen.x, lane() & 28), seen.y = __shfl_sync(0xffffffff, seen.y, lane() & 28);
           if constexpr (kForcedBlocks)
             if (key < some.first) seen = {0, uint32_t(smem.rows[q.stage][first_row + 8 * r].first)};
-          const int first_column = some.key(key) + 2 * (lane() % 4), lo = int(seen.x) - first_column, hi = int(seen.y) - first_column;
-#pragma unroll
-          for (int j = 0; j < N / 8; j++)
-#pragma unroll
-            for (int i = 0; i < 2; i++)
-              if (hidden(8 * j + i, lo, hi)) s[j][2 * r + i] = -INFINITY;
+          hide<N>(s, r, some.key(key), {int(seen.x), int(seen.y)}, shown, -INFINITY);
         }
       };
-      if (kForcedBlocks) hide([](int i, int lo, int hi) { return i < lo || i >= hi; });
-      if (mask == Mask::kSpan && key < all.lo) hide([](int i, int lo, int) { return i < lo; });
+      if (kForcedBlocks) hide_keys({1 << 30, -1});
+      else if ((mask == Mask::kSpan && key < all.lo) || key + N > all.hi) hide_keys({kByBits ? 0 : all.lo, all.hi});
       if (kByBits && SelectedBits::of(key, min(key + N, some.hi)) & ~all.lo)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
           const uint32_t bits = shared_word(shared_address(&smem.rows[q.stage][first_row + 8 * r].keys));
+          const uint32_t selected = SelectedBits::eights(bits, key);
 #pragma unroll
           for (int j = 0; j < N / 8; j++)
-            if (!(bits >> (key + 8 * j) / 64 & 1)) s[j][2 * r] = s[j][2 * r + 1] = -INFINITY;
+            if (!(selected >> j & 1)) s[j][2 * r] = s[j][2 * r + 1] = -INFINITY;
         }
-      if (!kForcedBlocks && key + N > all.hi) hide([](int i, int, int hi) { return i >= hi; });
       float top[4], sum[4] = {}, base[2];  // of this thread's even and odd columns, for each of its two rows
 #pragma unroll
       for (int i = 0; i < 4; i++) top[i] = s[0][i];

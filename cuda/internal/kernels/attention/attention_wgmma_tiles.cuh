@@ -113,9 +113,37 @@ struct SelectedBits {
     }
     return common;
   }
+  // Bit j of the result says whether a row with these bits has selected the block of the keys key + 8*j to key + 8*j + 7, below key + 128.
+  static __device__ uint32_t eights(uint32_t bits, int key) {
+    const int first = 8 - key / 8 % 8;  // of the first block
+    bits >>= key / 64;
+    return (bits & 1 ? (1u << first) - 1 : 0) | (bits >> 1 & 1 ? 0xffu << first : 0) | (bits >> 2 & 1 ? ~0u << (first + 8) : 0);
+  }
   // The bits that the keys [from,to) belong to.
   static __device__ uint32_t of(int from, int to) { return 0xffffffffu >> (31 - (to - 1) / 64) & 0xffffffffu << from / 64; }
 };
+
+// Overwrites with `hidden` what row r of a fragment x [rows,N] has for keys, from `key` on, that the row does not see. Runs of 32 keys of which
+// all rows see each key, by `all`, take no time.
+template <int N> __device__ __forceinline__ void hide(float (&x)[N / 8][4], int r, int key, Run seen, Run all, float hidden) {
+  const int first = key + 2 * (lane() % 4), lo = seen.lo - first, hi = seen.hi - first;
+#pragma unroll
+  for (int from = 0; from < N / 8; from += 4) {
+    const int to = from + 4 < N / 8 ? from + 4 : N / 8;
+    if (key + 8 * from < all.lo)
+#pragma unroll
+      for (int j = from; j < to; j++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+          if (8 * j + i < lo) x[j][2 * r + i] = hidden;
+    if (key + 8 * to > all.hi)
+#pragma unroll
+      for (int j = from; j < to; j++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+          if (8 * j + i >= hi) x[j][2 * r + i] = hidden;
+  }
+}
 
 // The address of a barrier in shared memory.
 __device__ inline uint32_t barrier_at(const unsigned long long& barrier) { return shared_address(&barrier); }
