@@ -42,12 +42,12 @@ type (
 // maxNormDim is the longest row whose sum of dweight fits the 48 KB of shared memory that every device has.
 const maxNormDim = 12288 - 256
 
-// rmsNorm adds x [rows,dim], weight [dim] -> y = x r weight, where r = 1/sqrt(mean(x²) + eps) of a row.
+// rmsNorm adds x [rows,dim], weight [dim] -> y = x r weight, where r = 1/sqrt(mean(x²) + eps) of a row, of any sizes.
 func rmsNorm(b *kernels.Builder, op norm.RMSNorm) {
 	x, weight, y := b.In[0], b.In[1], b.Out[0]
 	rows, dim := x.Rows()
 	p := &rmsNormParams{x.Ref, weight.Ref, y.Ref, rows, dim, float32(op.Eps), int32(x.Type())}
-	b.AddRows(b.Type.Name("rmsnorm"), rows, dim, p)
+	b.AddRows(b.Type.Name("rms_norm"), rows, dim, p)
 	if weight.Constant { // as in decoding, where the next launch overlaps, too
 		b.Overlap()
 	}
@@ -74,6 +74,6 @@ func rmsNormGrad[S norm.RMSNormGrad | norm.RMSNormGradAdd](b *kernels.Builder, o
 		p.residual = b.In[3].Ref
 	}
 	block := kernels.RowThreads(dim)
-	b.AddLaunch(b.Type.Name("rmsnorm_grad"), kernels.Line(parts), block, int64(block.Y)*dim*4, p)
+	b.AddLaunch(b.Type.Name("rms_norm_grad"), kernels.Line(parts), block, int64(block.Y)*dim*4, p)
 	sums.AddParts(b, sums.Parts{Partial: p.partial, Y: dweight.Ref, Count: parts, Cols: dim, Out: dweight.Type()})
 }
