@@ -7,6 +7,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
 )
 
+// rmsNormEntries returns the entries of RMSNorm, which takes all sizes, and of its gradients.
 func rmsNormEntries() []kernels.Entry {
 	x, weight, dweight := kernels.Mixed("x"), kernels.Float32("weight"), kernels.WeightGrad("dweight")
 	float := kernels.Float
@@ -42,7 +43,7 @@ type (
 // maxNormDim is the longest row whose sum of dweight fits the 48 KB of shared memory that every device has.
 const maxNormDim = 12288 - 256
 
-// rmsNorm adds x [rows,dim], weight [dim] -> y = x r weight, where r = 1/sqrt(mean(x²) + eps) of a row, of any sizes.
+// rmsNorm adds x [rows,dim], weight [dim] -> y = x r weight, where r = 1/sqrt(mean(x²) + eps) of a row.
 func rmsNorm(b *kernels.Builder, op norm.RMSNorm) {
 	x, weight, y := b.In[0], b.In[1], b.Out[0]
 	rows, dim := x.Rows()
