@@ -45,7 +45,7 @@ type Backend interface {
 
 	// Storage returns the types that the operands of a call should have if activations are stored in half, which is
 	// spec.BFloat16 or spec.Float16. The call's In have their types so far, its Out those of the graph. The machine
-	// puts an spec.Cast before each input whose type has to change, and gives the outputs the returned types. Storage
+	// puts a spec.Cast before each input whose type has to change, and gives the outputs the returned types. Storage
 	// may change float32 to half and half to float32, nothing else. It is called only if Device().Half.
 	Storage(s Call, half tensor.Dtype) (in, out []tensor.Dtype)
 
@@ -142,7 +142,7 @@ func (s Call) Cost() Cost {
 }
 
 // Kernel is an op bound to its operands. It writes every element of its outputs. An output may be an input as well (the
-// sums of WithGradSums: AddOp with the total as first term and as result); otherwise they do not overlap.
+// sums of WithGradSums: a pointwise.Add with the total as first term and as result); otherwise they do not overlap.
 type Kernel interface {
 	// WorkBytes returns the bytes of work memory that a launch needs beside the operands.
 	WorkBytes() int

@@ -10,8 +10,8 @@ import (
 )
 
 // linears fuses linear layers of one input, such as the projections to queries, keys, values and gates, and the RoPEs
-// of their results into one LinearsOp. The bits are the same in the graph's types; in half precision a library may sum
-// a wider product in another order.
+// of their results into one linear.Fused. The bits are the same in the graph's types; in half precision a library may
+// sum a wider product in another order.
 func (f *fuser) linears(s *step) error {
 	layers := readersOfInput[linear.Linear](f, s)
 	if len(layers) < 2 {
@@ -79,10 +79,10 @@ func readersOfInput[S spec.Spec](f *fuser, s *step) (layers []*step) {
 	return slices.Clip(layers[:min(len(layers), linear.MaxFused)])
 }
 
-// linearsGrad fuses the gradients of linear layers of one input into one LinearsGradOp: those by the weights; those by
-// the input, if one sum adds them all and nothing else reads them; and the sums and RoPEs that compute the gradients of
-// the layers' results. Other terms of the input's sum stay: the new term stands where the first term that it replaces
-// stood. Terms are added in another order and, in half precision, sums are not rounded first: so dx differs by
+// linearsGrad fuses the gradients of linear layers of one input into one linear.FusedGrad: those by the weights; those
+// by the input, if one sum adds them all and nothing else reads them; and the sums and RoPEs that compute the gradients
+// of the layers' results. Other terms of the input's sum stay: the new term stands where the first term that it
+// replaces stood. Terms are added in another order and, in half precision, sums are not rounded first: so dx differs by
 // roundings. The other results are as in linears.
 func (f *fuser) linearsGrad(s *step) error {
 	weights := readersOfInput[linear.WeightGrad](f, s)
@@ -165,7 +165,7 @@ func (f *fuser) inputGrads(weights []*step) (list []*step, add *step) {
 	return list, add
 }
 
-// sumOf returns the AddOp that alone reads v in v's type, nil if there is none.
+// sumOf returns the pointwise.Add that alone reads v in v's type, nil if there is none.
 func (f *fuser) sumOf(v *planValue) *step {
 	r := f.readers[v]
 	if len(r) != 1 || !f.readOnlyBy(v, r...) {
@@ -184,9 +184,9 @@ func (f *fuser) reread(s *step, in []*planValue) {
 	f.put(at, s)
 }
 
-// linearAdd fuses a linear layer without a bias and the sum of its result and a residual into one LinearAddOp; the sum
-// has the type of the residual. The bits are the same in the graph's types; in half precision the result is not rounded
-// before it is added.
+// linearAdd fuses a linear layer without a bias and the sum of its result and a residual into one linear.LinearAdd; the
+// sum has the type of the residual. The bits are the same in the graph's types; in half precision the result is not
+// rounded before it is added.
 func (f *fuser) linearAdd(add *step) error {
 	if _, ok := add.spec.(pointwise.Add); !ok || len(add.in) != 2 {
 		return nil
@@ -205,8 +205,8 @@ func (f *fuser) linearAdd(add *step) error {
 	return nil
 }
 
-// linearCast fuses a linear layer without a bias and the cast of its result to float32 into one LinearOp, if nothing
-// else reads the result, as with the logits of a language model. The LinearOp stores float32 and rounds nothing to half
+// linearCast fuses a linear layer without a bias and the cast of its result to float32 into one linear.Linear, if
+// nothing else reads the result, as with the logits of a language model. This stores float32 and rounds nothing to half
 // precision. Layers with a bias stay: a library has no bias for a result of another type.
 func (f *fuser) linearCast(cast *step) error {
 	if _, ok := cast.spec.(spec.Cast); !ok || spec.IsHalf(cast.out[0].arg.Dtype) {
@@ -220,7 +220,7 @@ func (f *fuser) linearCast(cast *step) error {
 	return err
 }
 
-// asLinears returns the LinearsOp that s is or, for a single linear layer, the LinearsOp that computes the same.
+// asLinears returns the linear.Fused that s is or, for a single linear layer, the one that computes the same.
 func asLinears(s *step) (op linear.Fused, ok bool) {
 	switch spec := s.spec.(type) {
 	case linear.Fused:
@@ -232,7 +232,7 @@ func asLinears(s *step) (op linear.Fused, ok bool) {
 	return op, false
 }
 
-// linearActivation fuses linear layers and a SiLU or a sigmoid into one LinearsOp, if nothing else reads the result
+// linearActivation fuses linear layers and a SiLU or a sigmoid into one linear.Fused, if nothing else reads the result
 // that the activation reads, and the plan has no derivatives. The bits are the same in the graph's types; in half
 // precision the result is not rounded before the activation. In a plan with derivatives a rule must not avoid a
 // rounding only because some value is not kept: the bits would depend on what is kept, and two trainings would drift
@@ -262,9 +262,9 @@ func (f *fuser) linearActivation(s *step) error {
 	return nil
 }
 
-// normLinears fuses linear layers and the RMSNorm that computes their input into one LinearsOp, if nothing else reads
-// that input and the plan has no derivatives. The bits are the same in the graph's types; on a device sums may be in
-// another order.
+// normLinears fuses linear layers and the RMSNorm that computes their input into one linear.Fused, if nothing else
+// reads that input and the plan has no derivatives. The bits are the same in the graph's types; on a device sums may be
+// in another order.
 func (f *fuser) normLinears(s *step) error {
 	op, ok := asLinears(s)
 	if !ok || op.Norm != 0 || f.trains {
@@ -282,9 +282,9 @@ func (f *fuser) normLinears(s *step) error {
 	return err
 }
 
-// linearSiLU fuses a linear layer and the SiLU that reads its result into one LinearSiLUOp. The layer's own result
-// stays, for the gradient of SiLU. The bits are the same in the graph's types; in half precision SiLU may read the
-// result before it is rounded.
+// linearSiLU fuses a linear layer and the SiLU that reads its result into one linear.LinearSiLU. The layer's own
+// result stays, for the gradient of SiLU. The bits are the same in the graph's types; in half precision SiLU may read
+// the result before it is rounded.
 func (f *fuser) linearSiLU(silu *step) error {
 	if _, ok := silu.spec.(pointwise.SiLU); !ok {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
-// normGradAdd fuses the gradient of an RMSNorm and its sum with the residual's gradient into one RMSNormGradAddOp. The
-// bits are the same in the graph's types; in half precision there is one rounding less.
+// normGradAdd fuses the gradient of an RMSNorm and its sum with the residual's gradient into one
+// norm.RMSNormGradAdd. The bits are the same in the graph's types; in half precision there is one rounding less.
 func (f *fuser) normGradAdd(add *step) error {
 	if _, ok := add.spec.(pointwise.Add); !ok || len(add.in) != 2 {
 		return nil

@@ -100,7 +100,9 @@ func requireOracle(t *testing.T, c opcases.Case, dt tensor.Dtype, out, grads []a
 	}
 }
 
-// Each op, by its name, with its gradient: see testOp.
+// Each op, by its name, with its gradient: see testOp. AdamW and Muon have no case: their tests are in
+// ops/spec/optimizer, those of their GPU kernels in cuda/internal/kernels/adamw_test.go. Decoding has decode_test.go and
+// extend_test.go.
 func TestAdd(t *testing.T)                 { testOp[pointwise.Add](t) }
 func TestCompressMLP(t *testing.T)         { testOp[compress.MLP](t) }
 func TestCompressMean(t *testing.T)        { testOp[compress.Mean](t) }

@@ -23,7 +23,7 @@ type Kernel struct {
 
 	phases       []phase
 	workBufs     []*Buf // what Work returned; bind gives them their memory
-	workOffsets  []int  // of each workBuf in the work memory, in bytes
+	workOffsets  []int  // of each of workBufs in the work memory, in bytes
 	workBytes    int    // of all workBufs
 	scratchBytes int    // of each worker
 }

@@ -1,7 +1,7 @@
 // Package opcases has the test cases of all ops of package ops: All (ops alone), DocumentCases (ops with packed
-// documents; a call of DocumentTableOp comes first), and Decodings (DecodeOp and FillCacheOp). A case has sizes,
-// inputs, and the oracle's outputs and gradients. The names of an op's cases begin alike, such as "window" or "linear",
-// so that -run picks them. The tests of the CPU and of devices run the cases.
+// documents; a call of spec.DocumentTable comes first), and Decodings (decode.Step and decode.FillCache). A case has
+// sizes, inputs, and the oracle's outputs and gradients. The names of an op's cases begin alike, such as "window" or
+// "linear", so that -run picks them. The tests of the CPU and of devices run the cases.
 //
 // An op's constructor builds a case. Plan breaks the case down to calls of Specs, so that a device runs it without
 // graphs:

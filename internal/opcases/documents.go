@@ -14,8 +14,8 @@ import (
 )
 
 // DocumentCases returns the cases of all ops that take documents. Their last input is cu_seqlens; a call of
-// DocumentTableOp computes the table from it first. All does not return these cases, since its cases consist of inputs
-// and the op alone.
+// spec.DocumentTable computes the table from it first. All does not return these cases, since its cases consist of
+// inputs and the op alone.
 func DocumentCases() (list []Case) {
 	for _, c := range []struct {
 		Dims

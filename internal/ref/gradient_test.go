@@ -102,7 +102,7 @@ func TestGradients(t *testing.T) {
 				}
 				return tensors{d}
 			}},
-		{"rmsnorm", tensors{random(1, 3, 6), random(2, 6)},
+		{"rms norm", tensors{random(1, 3, 6), random(2, 6)},
 			func(x tensors) *ref.Tensor { return ref.RMSNorm(x[0], x[1], 1e-2) },
 			func(x tensors, dy *ref.Tensor) tensors {
 				dx, dw := ref.RMSNormGrad(x[0], x[1], dy, 1e-2)

@@ -78,7 +78,7 @@ func setGoldenTokens(t testing.TB, m *Model, g testutil.Golden, step int) {
 type bounds struct{ loss, grad, step float64 }
 
 // TestModelMatchesGoldens compares models on the host with goldens, on TapeMachine and Machine, in both types. Both
-// machines give the same bits, except in wide layers, where LinearsGradOp sums in another order.
+// machines give the same bits, except in wide layers, where linear.FusedGrad sums in another order.
 func TestModelMatchesGoldens(t *testing.T) {
 	for dt, within := range map[tensor.Dtype]bounds{tensor.Float64: {1e-8, 1e-8, 1e-8},
 		tensor.Float32: {1e-5, 1e-4, 1e-3}} {

@@ -158,8 +158,8 @@ type counted interface{ FLOPs(in []Operand) float64 }
 
 // FLOPs returns the floating-point operations of the products in an op with inputs that Infer takes. A multiplication
 // and an addition count as two. Attention counts only the keys that each query sees, as if each row were one document.
-// An op without products has 0, and so have decode.Step, whose products depend on the lengths of its sequences, and
-// optimizer.Update.
+// An op without products has 0, and so have the ops of decode, whose products depend on the lengths of sequences, and
+// optimizer.Muon.
 func FLOPs(s Spec, in []Operand) float64 {
 	if c, ok := s.(counted); ok {
 		return c.FLOPs(in)

@@ -180,7 +180,7 @@ func adamWHyper(step int, clip float64) optimizer.Hyper {
 		Momentum: 0.95}
 }
 
-func TestAdamWMatchesOracle(t *testing.T) {
+func TestAdamWMatchesOracleOnHostAndGPU(t *testing.T) {
 	onFixture(t, func(t *testing.T, x *fixture) {
 		x.eachCopies(func(copies bool, gradients elemType) {
 			for _, clip := range []float64{1, 1e6} {
@@ -224,7 +224,7 @@ func (x *fixture) muonTensors(copies bool) (list []stepTensor) {
 	return list
 }
 
-func TestMuonMatchesOracle(t *testing.T) {
+func TestMuonMatchesOracleOnHostAndGPU(t *testing.T) {
 	onFixture(t, func(t *testing.T, x *fixture) {
 		x.eachCopies(func(copies bool, gradients elemType) {
 			x.requireStep(adamWHyper(1, 1), gradients, x.muonTensors(copies))

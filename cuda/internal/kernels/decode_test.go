@@ -148,7 +148,7 @@ func (d *decoding) step() (outs []decoded) {
 	return outs
 }
 
-// fill stores the first n tokens of s in a slot by FillCacheOp, whose inputs have more tokens than are stored.
+// fill stores the first n tokens of s in a slot by decode.FillCache, whose inputs have more tokens than are stored.
 func (d *decoding) fill(slot int, s opcases.Sequence, n int) {
 	const room = 5
 	d.grow(slot, n)
@@ -169,8 +169,8 @@ func (d *decoding) fill(slot int, s opcases.Sequence, n int) {
 }
 
 // compareDecoding decodes up to `steps` tokens of sequences that begin at different steps. The second and the third one
-// begin after tokens that FillCacheOp has stored. It compares the results with the oracle, and the keys read with their
-// expected number. Slots rest in between. Then each sequence runs alone, in other pages and with another order of
+// begin after tokens that decode.FillCache has stored. It compares the results with the oracle, and the keys read with
+// their expected number. Slots rest in between. Then each sequence runs alone, in other pages and with another order of
 // threads, and must give the same bits.
 func compareDecoding(t *testing.T, name string, dev device, v variant, c opcases.Decoding, s elemType, steps int) {
 	t.Run(fmt.Sprint(name, "/", s.Type), func(t *testing.T) {

@@ -20,8 +20,9 @@
 //		b.AddRows(b.Type.Name("softmax"), rows, cols, &softmaxParams{x.Ref, y.Ref, rows, cols})
 //	}
 //
-// A guard is a predicate over a call: it returns a *graph.Unsupported error for sizes, devices or policies that the
-// kernels do not take, and adds nothing. The launches are built when the op is bound, once.
+// A guard, guardOP, is a predicate over a call: it returns a *graph.Unsupported error for sizes, devices or policies that
+// the kernels do not take, and adds nothing. Entries without a guard say what they take. The launches are built when the
+// op is bound, once.
 //
 // A Launch is a kernel's name, its grid, block and dynamic shared memory, and its one argument: a struct as C lays it out, with a
 // Ref where C has a pointer. A Launch depends on the sizes and the GPU alone, so an op has the same bits in every run. Plan.Set and

@@ -9,10 +9,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"sync"
+	"testing"
 
 	"github.com/ebitengine/purego"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // hostFlags compile a unit. -fno-extern-tls-init: thread-local variables of other units have no constructors.
@@ -28,8 +34,9 @@ func hostLevel(unit string) string {
 	return "-Og"
 }
 
-// openLibrary opens the units of testdata/host as a library. It compiles them once for each state of the sources, the
-// flags and the compiler, and keeps libraries in the user's cache folder.
+// openLibrary opens the units of testdata/host as a library. FOLDER.cc, or FOLDER_PART.cc, includes the .cu files of a
+// folder. It compiles the units once for each state of the sources, the flags and the compiler, and keeps libraries in
+// the user's cache folder.
 func openLibrary() (library uintptr, err error) {
 	units, err := filepath.Glob("testdata/host/*.cc")
 	if err != nil {
@@ -99,4 +106,27 @@ func gxx(args ...string) ([]byte, error) {
 	c := exec.Command("g++", args...)
 	c.Stderr = os.Stderr
 	return c.Output()
+}
+
+// TestHostUnits: each .cu file but those of ceilings is in one unit, which is named after the file's folder.
+func TestHostUnits(t *testing.T) {
+	files := testutil.Must(filepath.Glob("*/*.cu"))(t)
+	if len(files) == 0 {
+		t.Skip("the sources are not here: the test runs outside of its folder")
+	}
+	in := map[string][]string{} // the units of a file
+	include := regexp.MustCompile(`#include "../../(\w+)/(\w+\.cu)"`)
+	for _, unit := range testutil.Must(filepath.Glob("testdata/host/*.cc"))(t) {
+		text := string(testutil.Must(os.ReadFile(unit))(t))
+		for _, match := range include.FindAllStringSubmatch(text, -1) {
+			file, name := filepath.Join(match[1], match[2]), strings.TrimSuffix(filepath.Base(unit), ".cc")
+			require.True(t, name == match[1] || strings.HasPrefix(name, match[1]+"_"), "%s includes %s", unit, file)
+			in[file] = append(in[file], unit)
+		}
+	}
+	for _, file := range files {
+		if filepath.Dir(file) != "ceilings" {
+			require.Len(t, in[file], 1, file)
+		}
+	}
 }

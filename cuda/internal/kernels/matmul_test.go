@@ -333,7 +333,7 @@ func compareSiLU(t *testing.T, dev device, c matmulCase) {
 	})[0]
 	p.Out = kernels.BF16
 	both := run(bf16, []kernels.Ptr{x, y, bias}, func(b *kernels.Builder, at []kernels.Ref) {
-		require.NoError(t, matmul.GuardSiLU(&b.Call, p))
+		require.NoError(t, matmul.CheckSiLU(&b.Call, p))
 		matmul.AddProductAndSiLU(b, p, at[0], at[1], at[2], at[3], at[4])
 	})
 	same("c", sums, both[0])

@@ -37,6 +37,7 @@ func (op Compressed) Infer(in []spec.Operand) ([]spec.Operand, error) {
 	return out, cmp.Or(spec.CheckBlocks(op.BlockLen, op.Stride), err)
 }
 
+// Bind adds the kernel of all masks that are a span of keys: span_forward.go, and span_grad.go for the gradient.
 func (op Compressed) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	in, a := bindChecked(k, in, op.Blocks())
 	spec.BindRounded(k, out, func(out []spec.Arg) {

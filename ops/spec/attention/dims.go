@@ -67,7 +67,7 @@ func (a dims) keyAt(seq spec.Sequence, g, key, c int) int {
 	return ((seq.Row*a.RowKeys+seq.FirstKey+key)*a.groups + g) * c
 }
 
-// statAt returns the offset in an array [B,Hq,S] of query t of the first head of group g. The next head lies rowTokens
+// statAt returns the offset in an array [B,Hq,S] of query t of the first head of group g. The next head lies RowTokens
 // elements further.
 func (a dims) statAt(seq spec.Sequence, g, t int) int {
 	return (seq.Row*a.queryHeads+g*a.h)*a.RowTokens + seq.FirstToken + t

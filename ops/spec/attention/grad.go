@@ -26,13 +26,13 @@ func grad[F Forward](op F, inputs gorgonia.Nodes, o, do *gorgonia.Node) (gorgoni
 	return spec.ApplyOutputs(Grad[F]{Forward: op}, 3, append(slices.Clone(inputs), o, lse, do)...)
 }
 
-// GradInputs returns the last three inputs of an Grad: o, or delta with Delta, lse and do.
+// GradInputs returns the last three inputs of a Grad: o, or delta with Delta, lse and do.
 func GradInputs[A any](in []A) (oOrDelta, lse, do A) {
 	n := len(in)
 	return in[n-3], in[n-2], in[n-1]
 }
 
-// SetDelta replaces o by delta among the inputs of an Grad, see WithDelta.
+// SetDelta replaces o by delta among the inputs of a Grad, see WithDelta.
 func SetDelta[A any](in []A, delta A) { in[len(in)-3] = delta }
 
 // WithDelta returns a Spec that computes the same gradient of an attention op from delta instead of o, see GradInputs.

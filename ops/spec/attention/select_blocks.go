@@ -48,11 +48,11 @@ func (op SelectBlocks) Infer(in []spec.Operand) ([]spec.Operand, error) {
 }
 
 func (op SelectBlocks) Bind(k *cpu.Kernel, in, out []spec.Arg) {
-	spec.ByType(in[0].Dtype, bindSelect[float32], bindSelect[float64])(k, op.Params, in, out)
+	spec.ByType(in[0].Dtype, bindSelectBlocks[float32], bindSelectBlocks[float64])(k, op.Params, in, out)
 }
 
-// selector selects blocks, for a tile of queries at a time.
-type selector[T cpu.Float] struct {
+// blockSelector selects blocks, for a tile of queries at a time.
+type blockSelector[T cpu.Float] struct {
 	dims
 	TopBlocks[T]
 	mask   span
@@ -69,7 +69,7 @@ type selector[T cpu.Float] struct {
 	blocks cpu.Region[int32] // [n]: the blocks with the best scores
 }
 
-func bindSelect[T cpu.Float](k *cpu.Kernel, p spec.Params, in, out []spec.Arg) {
+func bindSelectBlocks[T cpu.Float](k *cpu.Kernel, p spec.Params, in, out []spec.Arg) {
 	in, table := spec.SplitTable(in, 3)
 	a := dimsOf(in[0].Shape, in[1].Shape, in[1].Shape)
 	a.Sequences = spec.SequencesOf(table, a.RowTokens, a.RowKeys, spec.CompressionBlocks{BlockLen: p.BlockLen,
@@ -77,7 +77,7 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p spec.Params, in, out []spec.Arg) {
 	a.BindCheckStart(k)
 	lastBlock := (a.MaxTokens() - 1) / p.SelectBlock
 	keys := bindTranspose[T](k, a, in[1])
-	f := &selector[T]{
+	f := &blockSelector[T]{
 		dims: a, TopBlocks: TopBlocks[T]{Params: p}, mask: span{p.BlockLen, p.Stride, a.MaxTokens()},
 		q: in[0], idx: out[0],
 		keys:   keys,
@@ -107,7 +107,7 @@ func FoldWeights[T cpu.Float](p spec.Params) []T {
 }
 
 // tile selects the blocks of the queries [t0,t1) of a group.
-func (f *selector[T]) tile(seq spec.Sequence, g, t0, t1 int, w *cpu.Worker) {
+func (f *blockSelector[T]) tile(seq spec.Sequence, g, t0, t1 int, w *cpu.Worker) {
 	probs := f.probs.Local(w)
 	if f.SelectsByScore((seq.Start + t1 - 1) / f.SelectBlock) {
 		f.sumProbs(probs, seq, g, t0, t1, w)
@@ -122,7 +122,7 @@ func (f *selector[T]) tile(seq spec.Sequence, g, t0, t1 int, w *cpu.Worker) {
 
 // sumProbs sets probs[(t-t0)*Nc + i] to the probability of block i at query t, summed over the heads of the group, for
 // the blocks that t sees.
-func (f *selector[T]) sumProbs(probs []T, seq spec.Sequence, g, t0, t1 int, w *cpu.Worker) {
+func (f *blockSelector[T]) sumProbs(probs []T, seq spec.Sequence, g, t0, t1 int, w *cpu.Worker) {
 	rows, scale := (t1-t0)*f.h, SoftmaxScale[T](f.keyDim)
 	q, s, keys := f.rowsQ.Local(w), f.scores.Local(w), f.keys.group(seq, g)
 	stats := f.stats.rows(seq, g)

@@ -95,7 +95,7 @@ func (c compression) width() int { return c.h * c.d }
 
 // covering returns the positions [first,end) of the blocks that cover token i, and at, the token's index in the first
 // of these blocks; in each later block the index is stride less. Positions and tokens count over all rows: up to
-// b*rowKeys and b*rowTokens.
+// b*RowKeys and b*RowTokens.
 func (c compression) covering(i int) (first, end, at int) {
 	seq := c.OfToken(i/c.RowTokens, i%c.RowTokens)
 	t := i%c.RowTokens - seq.FirstToken

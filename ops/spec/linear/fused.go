@@ -207,8 +207,8 @@ const MaxTerms = 3
 // w_n-1, and optionally a table of documents or a start for RoPE -> dx = dy_0·W_0 + ... + dy_n-1·W_n-1, dw_0, ...,
 // dw_n-1 with dw_i [out_i,in] = dy_iᵀ·x, where x and dy_i are taken as [rows,in] and [rows,out_i].
 //
-// It replaces several ops: a WeightGrad and a InputGrad for each layer, the pointwise.Add that sums up the results of
-// the latter, and the ops that compute dy_i. These are an pointwise.Add if dy_i has several terms, which are then
+// It replaces several ops: a WeightGrad and an InputGrad for each layer, the pointwise.Add that sums up the results of
+// the latter, and the ops that compute dy_i. These are a pointwise.Add if dy_i has several terms, which are then
 // consecutive inputs, and a pointwise.RoPE if dy_i is rotated. Each dw has the bits of the single ops. dx is summed
 // over the layers inside one product, so its last bits differ where a layer has more than 512 outputs: then its own
 // product has several parts. The op has no constructor and no gradient.

@@ -97,7 +97,7 @@ func bindRMSNormGrad[T cpu.Float](k *cpu.Kernel, eps float64, in, out []spec.Arg
 
 // RMSNormGradAdd is the Spec of the gradient of RMSNorm at the start of a block with a residual connection: x, weight,
 // dy, residual -> dx = gradient of rms norm + residual, dweight. residual [...,dim] is the gradient that comes through
-// the residual connection. The bits are those of RMSNormGrad followed by an pointwise.Add of its dx and residual, in
+// the residual connection. The bits are those of RMSNormGrad followed by a pointwise.Add of its dx and residual, in
 // either order. A machine uses it where a plan has these two ops. It has no constructor and no gradient.
 type RMSNormGradAdd struct {
 	Eps float64 // as in RMSNorm

@@ -160,9 +160,9 @@ func testAdamW[T cpu.Float](t *testing.T, scale, clip, tol float64) {
 	}
 }
 
-// TestAdamWMatchesOracle: four steps, with gradients above and below the clip norm, and without clipping. The output is
-// the norm before clipping.
-func TestAdamWMatchesOracle(t *testing.T) {
+// TestAdamWMatchesOracleOnCPU: four steps, with gradients above and below the clip norm, and without clipping. The
+// output is the norm before clipping.
+func TestAdamWMatchesOracleOnCPU(t *testing.T) {
 	for _, c := range []struct{ scale, clip float64 }{{1, 1}, {1e-4, 1}, {1, 0}} {
 		t.Run(fmt.Sprint("float64/", c), func(t *testing.T) { testAdamW[float64](t, c.scale, c.clip, 1e-12) })
 		t.Run(fmt.Sprint("float32/", c), func(t *testing.T) { testAdamW[float32](t, c.scale, c.clip, 1e-5) })

@@ -62,8 +62,8 @@ func testMuon[T cpu.Float](t *testing.T, scale, tol float64) {
 
 func polynomials() [][3]float64 { p := optimizer.MuonPolynomials(); return p[:] }
 
-// TestMuonMatchesOracle: some steps, with gradients above the clip norm and far below it.
-func TestMuonMatchesOracle(t *testing.T) {
+// TestMuonMatchesOracleOnCPU: some steps, with gradients above the clip norm and far below it.
+func TestMuonMatchesOracleOnCPU(t *testing.T) {
 	for _, scale := range []float64{1, 1e-12} {
 		t.Run(fmt.Sprint("float64/", scale), func(t *testing.T) { testMuon[float64](t, scale, 1e-12) })
 		t.Run(fmt.Sprint("float32/", scale), func(t *testing.T) { testMuon[float32](t, scale, 1e-5) })

@@ -12,9 +12,10 @@
 // kernels, nothing. The width is that of D and Dv, such as 192x128, or the tile of a general kernel.
 //
 // They are in attention_[<kind>_]<pass>.cu, those of walks in attention_walk_<pass>.cu and the forward of pairs in
-// attention_wgmma_pairs_forward.cu. Several entries share attention_delta (attention_dq.cu), span_reduce (attention_mma_dkv.cu),
-// selected_reduce (attention_dkv.cu) and the inverse index (attention_index.cu). The lists of pairs and walks and pairs_dq are in
-// attention_pairs.cu. manifest.json has all names by file.
+// attention_wgmma_pairs_forward.cu. Several entries share attention_delta (attention_dq.cu), span_reduce
+// (attention_mma_dkv.cu), selected_reduce (attention_dkv.cu) and the inverse index (attention_index.cu). pairs_delta is
+// in attention_dq.cu; the lists of pairs and walks and pairs_dq are in attention_pairs.cu. manifest.json has all names
+// by file. A comment at each launch says in which file its kernel is.
 //
 // A guard refuses by the policy first, then by sizes (check), then by what its kernels take.
 package attention

@@ -54,8 +54,8 @@ func (a selectedProblem) gradParams(b *kernels.Builder) *params {
 // workItems is the number of work items of the kernel that owns keys.
 func (a selectedProblem) workItems() int64 { return a.groups() * int64(a.index().items) }
 
-// addInverseIndex adds the launches that build the inverse index. A block of the index has as many selection blocks as
-// joinBlocks says.
+// addInverseIndex adds the launches that build the inverse index (attention_index.cu). A block of the index has as many
+// selection blocks as joinBlocks says.
 func (a selectedProblem) addInverseIndex(b *kernels.Builder, argument *listParams) {
 	p := &argument.params
 	groups, names := a.groups(), a.blockNames()
@@ -80,7 +80,7 @@ func (a selectedProblem) addInverseIndex(b *kernels.Builder, argument *listParam
 
 // addReduce adds the launch that sums the partial sums of dk and dv, if there are any.
 func (a selectedProblem) addReduce(b *kernels.Builder, p *params) {
-	if p.index.partials > 0 {
+	if p.index.partials > 0 { // attention_dkv.cu
 		addFourWarps(b, a.Type.Name("selected_reduce"), kernels.CeilDiv(a.groups()*a.T, warps), 0, p)
 	}
 }

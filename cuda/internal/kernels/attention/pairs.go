@@ -129,17 +129,20 @@ func (a selectedProblem) addPairs(b *kernels.Builder, w widths, argument *params
 		tile: int32(plan.tile), itemQueries: int32(itemQueries),
 	}}
 	sms, sorting := int64(a.GPU.SMs), plan.chunks*plan.splits
+	// attention_pairs.cu
 	b.AddLaunch("nsa_pairs_count_i32", kernels.Line(sorting), kernels.Line(sortThreads), 4*a.selectionBlocks(), p)
 	b.AddLaunch(a.Type.Name("pairs_sort"), kernels.Line(sorting+sms), kernels.Line(sortThreads), a.sortBytes(), p)
 	for first := int64(0); first < plan.chunks; first += plan.chunksPerLaunch {
 		end := min(plan.chunks, first+plan.chunksPerLaunch)
 		p.pairs.first, p.pairs.end = int32(first), int32(end)
 		threads := kernels.Line(128 * (1 + w.pairs.groups))
+		// attention_wgmma_pairs_forward.cu
 		b.AddLaunch(a.wgmmaKernel("pairs_forward", w), kernels.Line(sms), threads, w.pairForwardBytes(), p)
 		addKeyTensorMaps(b, unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), mmaKeys)
 		addTensorMap(b, unsafe.Offsetof(p.q), a.In[0], a.headsPerGroup(), 1)
 		tiles := (end - first) * kernels.CeilDiv(plan.queries*a.headsPerGroup(), w.forced.rows)
 		threads = kernels.Line(wgmmaThreads(w.forced.rows))
+		// attention_wgmma_forward.cu
 		b.AddLaunch(a.wgmmaKernel("forced_forward", w), kernels.Line(min(tiles, sms)), threads, w.forcedBytes(), p)
 		addKeyTensorMaps(b, unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), w.forced.tileKeys)
 	}
@@ -160,6 +163,7 @@ func (a selectedProblem) addPairGradients(b *kernels.Builder, w widths, argument
 	if argument.o != 0 && gradients.most != 0 {
 		reaches := a.deltaBlocks() * warps
 		gradients.reach, gradients.reaches = b.Work(4*reaches), int32(reaches)
+		// attention_dq.cu
 		addFourWarps(b, "nsa_pairs_delta_bf16", a.deltaBlocks(), 0, &listParams{*argument, gradients})
 	} else {
 		a.addDelta(b, argument)
@@ -171,10 +175,12 @@ func (a selectedProblem) addPairGradients(b *kernels.Builder, w widths, argument
 		groups := min(groupsPerLaunch, a.groups()-first)
 		grid := groups * int64(argument.index.items) * a.keyTiles64()
 		p := &keyGradientParams{params: *argument, pairGradients: gradients}
+		// attention_wgmma_dkv.cu
 		a.addDKVWGMMA(b, "pairs_dkv", w, w.pairsDKV(), grid, 1, p)
 		rows := sumThreads / (resultBytes(a.D) / 16) // of a thread block, whose threads have 16 bytes each
 		grid = groups * kernels.CeilDiv(a.S*a.headsPerGroup(), rows)
 		sum := &listParams{*argument, gradients}
+		// attention_pairs.cu
 		b.AddLaunch(a.Type.Name("pairs_dq"), kernels.Line(grid), kernels.Line(sumThreads), 0, sum)
 	}
 	a.addReduce(b, argument)

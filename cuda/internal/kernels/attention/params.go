@@ -125,7 +125,7 @@ func addFourWarps(b *kernels.Builder, kernel string, grid, shared int64, p any) 
 // addDelta adds the launch that computes p.delta [B,Hq,S] = rowsum(do*o), unless delta is an input.
 func (a problem) addDelta(b *kernels.Builder, p *params) {
 	if p.o != 0 {
-		addFourWarps(b, a.Type.Name("attention_delta"), a.deltaBlocks(), 0, p)
+		addFourWarps(b, a.Type.Name("attention_delta"), a.deltaBlocks(), 0, p) // attention_dq.cu
 	}
 }
 

@@ -20,9 +20,9 @@ func selectBlocksEntries() []kernels.Entry {
 	}
 	general, half := types(kernels.Float("q", "kc")), types(kernels.Half("q", "kc"))
 	return kernels.Entries(
-		entryFor(wgmma, half, selectionOf, selection.guardWGMMA, selection.selectWGMMA),
-		entryFor(mma, half, selectionOf, selection.guardMMA, selection.selectMMA),
-		entryFor("", general, selectionOf, selection.guard, selection.selectBlocks),
+		entryFor(wgmma, half, selectBlocksOf, selectBlocksProblem.guardWGMMA, selectBlocksProblem.selectBlocksWGMMA),
+		entryFor(mma, half, selectBlocksOf, selectBlocksProblem.guardMMA, selectBlocksProblem.selectBlocksMMA),
+		entryFor("", general, selectBlocksOf, selectBlocksProblem.guard, selectBlocksProblem.selectBlocks),
 	)
 }
 
@@ -46,21 +46,21 @@ type selectParams struct {
 	sequence    int32
 }
 
-// selection is block selection: q [B,S,Hq,D], kc [B,Nc,Hkv,D] and the lse [B,Hq,S] float32 of the compressed attention over them
-// -> idx int32 [B,S,Hkv,topN], ascending, padded with -1.
-type selection struct {
+// selectBlocksProblem is block selection: q [B,S,Hq,D], kc [B,Nc,Hkv,D] and the lse [B,Hq,S] float32 of the compressed
+// attention over them -> idx int32 [B,S,Hkv,topN], ascending, padded with -1.
+type selectBlocksProblem struct {
 	problem
 	op                attention.SelectBlocks
 	l, d, block, topN int64
 }
 
-func selectionOf(c *kernels.Call, op attention.SelectBlocks) selection {
+func selectBlocksOf(c *kernels.Call, op attention.SelectBlocks) selectBlocksProblem {
 	a, p := problemOf(c, c.In[1], c.In[1], op.Blocks()), op.Params
-	return selection{a, op, int64(p.BlockLen), int64(p.Stride), int64(p.SelectBlock), int64(p.TopN)}
+	return selectBlocksProblem{a, op, int64(p.BlockLen), int64(p.Stride), int64(p.SelectBlock), int64(p.TopN)}
 }
 
 // check refuses sizes that 32 bits cannot count.
-func (a selection) check() error {
+func (a selectBlocksProblem) check() error {
 	if err := a.problem.check(); err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (a selection) check() error {
 }
 
 // params returns the part of the argument that does not depend on tiles.
-func (a selection) params() selectParams {
+func (a selectBlocksProblem) params() selectParams {
 	p := selectParams{
 		q: a.In[0].Ref, kc: a.In[1].Ref, lse: a.In[2].Ref, idx: a.Out[0].Ref, documents: a.Documents, starts: a.Starts,
 		n:    a.sizes(),
@@ -92,42 +92,44 @@ func (a selection) params() selectParams {
 
 // withTile returns the argument for a tile. A thread block has as many queries as fill the rows of the tile, and holds the scores of the
 // selection blocks whose compression blocks fit one tile of columns.
-func (a selection) withTile(p selectParams, x tile) *selectParams {
+func (a selectBlocksProblem) withTile(p selectParams, x tile) *selectParams {
 	p.tokens = int32(max(1, x.m/a.headsPerGroup()))
 	p.tile = int32(min(x.n, max(1, (x.n-int64(p.lStrides)+1)/int64(p.blockStrides))))
 	return &p
 }
 
 // grid is the number of thread blocks if each has so many queries of a group.
-func (a selection) grid(queries int64) int64 { return a.groups() * kernels.CeilDiv(a.S, queries) }
+func (a selectBlocksProblem) grid(queries int64) int64 {
+	return a.groups() * kernels.CeilDiv(a.S, queries)
+}
 
 // listFloats is the number of floats for the scores of a tile of n columns and for the lists of the best blocks.
-func (a selection) listFloats(p *selectParams, n int64) int64 {
+func (a selectBlocksProblem) listFloats(p *selectParams, n int64) int64 {
 	tokens := int64(p.tokens)
 	return kernels.RoundUp(tokens*n, 4) + kernels.RoundUp(tokens*int64(p.tile), 4) + 2*kernels.RoundUp(tokens*a.blocksByScore(), 4)
 }
 
 // blocksByScore is the most blocks that a query selects by score, 0 if all queries get all their blocks.
-func (a selection) blocksByScore() int64 {
+func (a selectBlocksProblem) blocksByScore() int64 {
 	if (a.tokens-1)/a.block < a.topN {
 		return 0
 	}
 	return a.topN - spec.ForcedBlocks
 }
 
-func (a selection) kernel() tiledKernel {
+func (a selectBlocksProblem) kernel() tiledKernel {
 	p := a.params()
 	shared := func(x tile) int64 {
 		return 4 * (floats(x.m+x.n, a.D) + floats(x.m, x.n) + a.listFloats(a.withTile(p, x), x.n))
 	}
 	grid := func(x tile) int64 { return a.grid(int64(a.withTile(p, x).tokens)) }
-	return tiledKernel{"select_blocks", selectTiles, shared, grid, nil}
+	return tiledKernel{"select_blocks", selectBlocksTiles, shared, grid, nil} // select_blocks.cu
 }
 
-func (a selection) guard() error { return a.kernel().guard(a.Call) }
+func (a selectBlocksProblem) guard() error { return a.kernel().guard(a.Call) }
 
 // selectBlocks adds q, kc, lse -> idx for all types and sizes.
-func (a selection) selectBlocks(b *kernels.Builder) {
+func (a selectBlocksProblem) selectBlocks(b *kernels.Builder) {
 	k := a.kernel()
 	k.addWith(b, a.withTile(a.params(), k.choose(a.GPU)))
 }
@@ -142,11 +144,12 @@ const (
 	maxScoreBytes = 160 << 10   // most bytes of scores for each multiprocessor if not all thread blocks are resident
 )
 
-// sumsPitch is sums_pitch of select_wgmma.cu: floats from the sums of one query to those of the next, if a thread has n queries.
+// sumsPitch is sums_pitch of select_blocks_wgmma.cu: floats from the sums of one query to those of the next, if a thread
+// has n queries.
 func sumsPitch(n int64) int64 { return 4*mmaKeys + 8 + 4*((n+1)%2) }
 
 // checkLists refuses longer lists than the mma and wgmma kernels keep.
-func (a selection) checkLists() error {
+func (a selectBlocksProblem) checkLists() error {
 	if a.blocksByScore() >= maxListEntries {
 		return graph.Refuse(graph.ReasonShape, "top n is %d, want at most %d", a.topN, maxListEntries-1+spec.ForcedBlocks)
 	}
@@ -154,7 +157,7 @@ func (a selection) checkLists() error {
 }
 
 // setLists sets the length of the lists of queries, and the first query that selects by score.
-func (a selection) setLists(p *selectParams) {
+func (a selectBlocksProblem) setLists(p *selectParams) {
 	if n := a.blocksByScore(); n > 0 { // a list has places for 16 more entries or more, but at most maxListEntries
 		p.capacity = int32(min(maxListEntries, kernels.RoundUp(n+16, 32)))
 	}
@@ -168,7 +171,7 @@ type teamSize struct{ queries, pitch, shared int64 }
 // blocks allow. A thread has 16 pairs of columns; each of its queries takes pairsPerQuery of them, a pair for two heads. sizeOf returns the
 // size for n queries of a thread. minGrid is the fewest thread blocks, unless a thread has one query. The numbers of queries are those
 // that the kernels are compiled for: see with_queries of select_team.cuh.
-func (a selection) fitTeams(pairsPerQuery, minGrid int64, sizeOf func(n int64) teamSize) (size teamSize) {
+func (a selectBlocksProblem) fitTeams(pairsPerQuery, minGrid int64, sizeOf func(n int64) teamSize) (size teamSize) {
 	for _, n := range []int64{16, 8, 5, 4, 3, 2, 1} {
 		size = sizeOf(n)
 		if n <= 16/pairsPerQuery && size.shared <= int64(a.GPU.SharedPerBlock) && a.grid(size.queries) >= minGrid {
@@ -183,7 +186,7 @@ func teamBytes(teams, width, keyTiles int64) int64 {
 	return 2*width*(teams*teamColumns+keyTiles*mmaKeys) + 8*teams*teamColumns
 }
 
-// selectMapParams is SelectMapParams of select_wgmma.cu.
+// selectMapParams is SelectMapParams of select_blocks_wgmma.cu.
 type selectMapParams struct {
 	kc           [driver.TensorMapBytes]byte
 	selectParams `c:"p"`
@@ -193,8 +196,8 @@ type selectMapParams struct {
 }
 
 // wgmmaTeams returns the size of a thread block of the wgmma kernel.
-func (a selection) wgmmaTeams(w widths) teamSize {
-	teams, stages := w.selection.teams, w.selection.stages
+func (a selectBlocksProblem) wgmmaTeams(w widths) teamSize {
+	teams, stages := w.selectBlocks.teams, w.selectBlocks.stages
 	return a.fitTeams(kernels.CeilDiv(a.headsPerGroup(), 2), int64(a.GPU.SMs), func(n int64) teamSize {
 		queries, pitch := teams*4*n, sumsPitch(n)
 		lists := teams * 4 * 8 * maxListEntries // one for each warp
@@ -203,12 +206,12 @@ func (a selection) wgmmaTeams(w widths) teamSize {
 }
 
 // keys returns the problem without values, for its widths.
-func (a selection) keys() problem {
+func (a selectBlocksProblem) keys() problem {
 	a.Dv = 0
 	return a.problem
 }
 
-func (a selection) guardWGMMA() error {
+func (a selectBlocksProblem) guardWGMMA() error {
 	h, blockStrides := a.headsPerGroup(), a.block/a.d
 	if a.l != 2*a.d || blockStrides > 8 || blockStrides&(blockStrides-1) != 0 || h > threadHeads || a.tokens < a.block {
 		const want = "want l = 2 d, l' = 1, 2, 4 or 8 d, at most %d heads, at least l' tokens"
@@ -221,9 +224,9 @@ func (a selection) guardWGMMA() error {
 	return a.keys().guardWGMMA(func(w widths) int64 { return a.wgmmaTeams(w).shared })
 }
 
-// selectWGMMA is selectBlocks for half precision on devices of compute capability 9.0, for
+// selectBlocksWGMMA is selectBlocks for half precision on devices of compute capability 9.0, for
 // l = 2 d, l' of 1, 2, 4 or 8 d, groups of at most 32 heads and at most 66 blocks.
-func (a selection) selectWGMMA(b *kernels.Builder) {
+func (a selectBlocksProblem) selectBlocksWGMMA(b *kernels.Builder) {
 	p, w, blockStrides := a.params(), a.keys().widths(), a.block/a.d
 	a.setLists(&p)
 	size := a.wgmmaTeams(w)
@@ -231,19 +234,20 @@ func (a selection) selectWGMMA(b *kernels.Builder) {
 	m := &selectMapParams{selectParams: p, blocks: int32(kernels.RoundUp(kernels.CeilDiv(a.tokens, a.block)+foldedBlocks, 4))}
 	scores := 4 * size.queries * int64(m.blocks) // bytes of a thread block
 	grid, sms := a.grid(size.queries), int64(a.GPU.SMs)
-	if resident := sms * w.selection.blocks; grid > resident && grid*scores > sms*maxScoreBytes { // resident thread blocks iterate over tiles
+	if resident := sms * w.selectBlocks.blocks; grid > resident && grid*scores > sms*maxScoreBytes {
+		// resident thread blocks iterate over tiles
 		grid, m.more = resident, b.Work(4)
 		memory.AddFill(b, m.more, 1, 32, 0)
 	}
 	m.scores = b.Work(grid * scores)
-	kernel := a.Type.Name(fmt.Sprintf("select_blocks_wgmma%d_%d", w.c, blockStrides))
-	b.AddLaunch(kernel, kernels.Line(grid), kernels.Line(w.selection.teams*teamColumns), size.shared, m)
+	kernel := a.Type.Name(fmt.Sprintf("select_blocks_wgmma%d_%d", w.c, blockStrides)) // select_blocks_wgmma.cu
+	b.AddLaunch(kernel, kernels.Line(grid), kernels.Line(w.selectBlocks.teams*teamColumns), size.shared, m)
 	addTensorMap(b, unsafe.Offsetof(m.kc), a.In[1], 1, mmaKeys)
 }
 
 // mmaParams returns the argument of the mma kernel, and the size of its thread blocks. usual is set for l = 2 d and l'
 // = 4 d and at most 32 heads, for which there are kernels of their own.
-func (a selection) mmaParams() (p selectParams, size teamSize, usual bool) {
+func (a selectBlocksProblem) mmaParams() (p selectParams, size teamSize, usual bool) {
 	h := a.headsPerGroup()
 	p = a.params()
 	a.setLists(&p)
@@ -262,7 +266,7 @@ func (a selection) mmaParams() (p selectParams, size teamSize, usual bool) {
 	return p, size, usual
 }
 
-func (a selection) guardMMA() error {
+func (a selectBlocksProblem) guardMMA() error {
 	if h := a.headsPerGroup(); h > 2*threadHeads {
 		return graph.Refuse(graph.ReasonShape, "%d heads of a group, want at most %d", h, 2*threadHeads)
 	}
@@ -273,10 +277,10 @@ func (a selection) guardMMA() error {
 	return a.problem.guardMMA(func(int64) int64 { return size.shared })
 }
 
-// selectMMA is selectBlocks for half precision, dims up to 128, groups of at most 64 heads and at most 66 blocks.
-func (a selection) selectMMA(b *kernels.Builder) {
+// selectBlocksMMA is selectBlocks for half precision, dims up to 128, groups of at most 64 heads and at most 66 blocks.
+func (a selectBlocksProblem) selectBlocksMMA(b *kernels.Builder) {
 	p, size, usual := a.mmaParams()
-	kernel := "select_blocks_any"
+	kernel := "select_blocks_any" // select_blocks_mma.cu
 	if usual {
 		kernel = "select_blocks"
 	}

@@ -133,6 +133,7 @@ func (a selectedProblem) forwardParams() *params {
 
 func (a selectedProblem) forwardKernel() tiledKernel {
 	shared := func(x tile) int64 { return a.forwardBytes(x) + slotBytes(x) }
+	// attention_forward.cu
 	return tiledKernel{"selected_forward", a.rowTilesOf(selectedForwardTiles), shared, a.rowGrid, a.wholeQueries}
 }
 
@@ -144,6 +145,7 @@ func (a selectedProblem) forward(b *kernels.Builder) { a.forwardKernel().add(b, 
 func (a selectedProblem) gradKernels() (dq, dkv tiledKernel) {
 	shared := func(x tile) int64 { return a.dqBytes(x) + slotBytes(x) }
 	keys := func(x tile) int64 { return a.workItems() * kernels.CeilDiv(a.block, x.m) }
+	// attention_dq.cu, attention_dkv.cu
 	return tiledKernel{"selected_dq", a.rowTilesOf(gradientTiles), shared, a.rowGrid, a.wholeQueries},
 		tiledKernel{"selected_dkv", a.keyTiles(), a.dkvBytes, keys, nil}
 }
@@ -179,7 +181,7 @@ func (a selectedProblem) guardForwardMMA() error { return a.guardMMA(mmaForwardB
 func (a selectedProblem) forwardMMA(b *kernels.Builder) {
 	p, rows := a.forwardParams(), a.wholeQueries(mmaRows)
 	p.ownRows(rows)
-	kernel := a.mmaKernel(namePrefix(a.pieceKeys()) + "_forward")
+	kernel := a.mmaKernel(namePrefix(a.pieceKeys()) + "_forward") // attention_mma_forward.cu
 	addFourWarps(b, kernel, a.rowTiles(rows), mmaForwardBytes(a.mmaWidth())+a.unionBytes(mmaRows), p)
 }
 
@@ -197,6 +199,7 @@ func (a selectedProblem) backwardMMA(b *kernels.Builder) {
 	p.joinBlocks(1)
 	a.addInverseIndex(b, &listParams{params: *p})
 	grid := a.workItems() * kernels.CeilDiv(a.block, keys)
+	// attention_mma_dkv.cu
 	addFourWarps(b, a.mmaKernel(namePrefix(keys)+"_dkv"), grid, mmaDKVBytes(a.mmaWidth(), keys), p)
 	a.addReduce(b, p)
 }
@@ -223,7 +226,7 @@ func (a selectedProblem) guardForwardWGMMA() error {
 func (a selectedProblem) forwardWGMMA(b *kernels.Builder) {
 	w, p := a.widths(), a.forwardParams()
 	switch {
-	case a.byBits():
+	case a.byBits(): // attention_wgmma_forward.cu
 		p.span = a.everyKey()
 		a.addWGMMA(b, "selected_forward", w, w.forward, w.forwardBytes(), p)
 	case a.byWalk():
@@ -252,14 +255,14 @@ func (a selectedProblem) backwardWGMMA(b *kernels.Builder) {
 	dq.blocks = a.blocks()
 	if a.byBits() {
 		dq.span = a.everyKey()
-		a.addWGMMA(b, "selected_dq", w, w.dq, w.dqBytes(), &dq)
+		a.addWGMMA(b, "selected_dq", w, w.dq, w.dqBytes(), &dq) // attention_wgmma_dq.cu
 	} else {
 		a.addWalk(b, "dq", w, w.walkDQ, &dq)
 	}
 	join := joined.block / a.block
 	p.joinBlocks(join)
 	joined.addInverseIndex(b, &listParams{params: *p})
-	kernel := "selected_dkv"
+	kernel := "selected_dkv" // attention_wgmma_dkv.cu
 	if join > 1 {
 		kernel = "joined_dkv"
 	}

@@ -53,7 +53,7 @@ func (a spanProblem) gradParams(b *kernels.Builder) *params {
 
 func (a spanProblem) forwardKernel() tiledKernel {
 	grid := func(x tile) int64 { return a.rowTiles(x.m) }
-	return tiledKernel{"span_forward", spanForwardTiles, a.forwardBytes, grid, sameRows}
+	return tiledKernel{"span_forward", spanForwardTiles, a.forwardBytes, grid, sameRows} // attention_forward.cu
 }
 
 func (a spanProblem) guardForward() error { return a.forwardKernel().guard(a.Call) }
@@ -64,6 +64,7 @@ func (a spanProblem) forward(b *kernels.Builder) { a.forwardKernel().add(b, a.fo
 func (a spanProblem) gradKernels() (dq, dkv tiledKernel) {
 	rows := func(x tile) int64 { return a.rowTiles(x.m) }
 	keys := func(x tile) int64 { return a.groups() * kernels.CeilDiv(a.T, x.m) }
+	// attention_dq.cu, attention_dkv.cu
 	return tiledKernel{"span_dq", gradientTiles, a.dqBytes, rows, sameRows},
 		tiledKernel{"span_dkv", gradientTiles, a.dkvBytes, keys, nil}
 }
@@ -88,6 +89,7 @@ func (a spanProblem) guardForwardMMA() error { return a.guardMMA(mmaForwardBytes
 func (a spanProblem) forwardMMA(b *kernels.Builder) {
 	p, width := a.forwardParams(), a.mmaWidth()
 	p.ownRows(mmaRows)
+	// attention_mma_forward.cu
 	addFourWarps(b, a.mmaKernel("span_forward"), a.rowTiles(mmaRows), mmaForwardBytes(width), p)
 }
 
@@ -102,6 +104,7 @@ func (a spanProblem) backwardMMA(b *kernels.Builder) {
 	a.addDQ(b, "span", p, true, func(int64) int64 { return 0 }, sameRows)
 	blocks := int64(blocksPerSM * a.GPU.SMs)
 	a.addDKV(b, p, a.chunks(mmaKeys, mmaKeys, blocks, mmaChunkRows), mmaKeys, func(grid int64) {
+		// attention_mma_dkv.cu
 		addFourWarps(b, a.mmaKernel("span_dkv"), grid, mmaDKVBytes(a.mmaWidth(), mmaKeys), p)
 	})
 }
@@ -111,6 +114,7 @@ func (a spanProblem) guardForwardWGMMA() error { return a.guardWGMMA(widths.forw
 // forwardWGMMA is forward for half precision on devices of compute capability 9.0.
 func (a spanProblem) forwardWGMMA(b *kernels.Builder) {
 	w := a.widths()
+	// attention_wgmma_forward.cu
 	a.addWGMMA(b, "span_forward", w, w.forward, w.forwardBytes(), a.forwardParams())
 }
 
@@ -122,7 +126,7 @@ func (a spanProblem) guardBackwardWGMMA() error {
 func (a spanProblem) backwardWGMMA(b *kernels.Builder) {
 	w, p := a.widths(), a.gradParams(b)
 	a.addDelta(b, p)
-	a.addWGMMA(b, "span_dq", w, w.dq, w.dqBytes(), p)
+	a.addWGMMA(b, "span_dq", w, w.dq, w.dqBytes(), p) // attention_wgmma_dq.cu
 	blocks := int64(chunkedBlocksPerSM * a.GPU.SMs)
 	shape := w.spanDKV()
 	if full := a.groups() * kernels.CeilDiv(a.T, shape.keys); full >= int64(fullBlocksPerSM*a.GPU.SMs) {
@@ -131,6 +135,7 @@ func (a spanProblem) backwardWGMMA(b *kernels.Builder) {
 	queries := max(1, shape.rows/a.headsPerGroup()) // of a tile
 	chunks := a.chunks(shape.keys, queries*a.headsPerGroup(), blocks, wgmmaChunkRows)
 	a.addDKV(b, p, chunks, shape.keys, func(grid int64) {
+		// attention_wgmma_dkv.cu
 		a.addDKVWGMMA(b, "span_dkv", w, shape, grid, queries, &keyGradientParams{params: *p})
 	})
 }
@@ -147,7 +152,7 @@ func (a spanProblem) addDKV(b *kernels.Builder, p *params, chunks index, keys in
 		p.partial = b.Work(4 * a.groups() * n * a.T * (a.D + a.Dv))
 	}
 	add(a.groups() * kernels.CeilDiv(a.T, keys) * n)
-	if n > 1 {
+	if n > 1 { // attention_mma_dkv.cu
 		addFourWarps(b, a.Type.Name("span_reduce"), kernels.CeilDiv(a.groups()*a.T, warps), 0, p)
 	}
 }

@@ -15,7 +15,7 @@ var (
 	spanForwardTiles     = []tile{{64, 64}, {32, 32}, {16, 16}}
 	selectedForwardTiles = []tile{{64, 64}, {32, 64}, {16, 16}}
 	gradientTiles        = []tile{{64, 32}, {32, 32}, {16, 16}}
-	selectTiles          = []tile{{64, 64}, {32, 32}, {16, 16}}
+	selectBlocksTiles    = []tile{{64, 64}, {32, 32}, {16, 16}}
 )
 
 // minResident is the number of thread blocks for which a multiprocessor should have room, so that one loads while another computes.
@@ -106,9 +106,10 @@ func (a problem) mmaKernel(op string) string {
 	return a.Type.Name(fmt.Sprintf("%s_mma%d", op, a.mmaWidth()))
 }
 
-// addDQ adds the launch of the mma kernel for dq. Of the rows of its tile a thread block owns ownedRows(rows). It has
-// unionBytes(rows) more shared memory than kernels whose mask is a span. If tall is set and enough thread blocks remain
-// to fill the GPU, addDQ takes the tall kernel, which reads the keys once for twice as many rows.
+// addDQ adds the launch of the mma kernel for dq (attention_mma_dq.cu). Of the rows of its tile a thread block owns
+// ownedRows(rows). It has unionBytes(rows) more shared memory than kernels whose mask is a span. If tall is set and
+// enough thread blocks remain to fill the GPU, addDQ takes the tall kernel, which reads the keys once for twice as many
+// rows.
 func (a problem) addDQ(
 	b *kernels.Builder, branch string, p *params, tall bool, unionBytes, ownedRows func(rows int64) int64,
 ) {

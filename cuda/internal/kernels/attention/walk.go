@@ -68,8 +68,10 @@ func (a selectedProblem) addWalk(b *kernels.Builder, op string, w widths, r walk
 		tiles: int32(tilesPerGroup), queries: int32(queries), capacity: int32(capacity), keys: int32(keys),
 	}}
 	grid, shared := kernels.Line(kernels.CeilDiv(tiles, listWarps)), listWarps*4*min(listBlocksAtOnce, blocks)
+	// attention_pairs.cu
 	b.AddLaunch("nsa_walk_blocks_i32", grid, kernels.Line(32*listWarps), shared, p)
 	grid = kernels.Line(min(tiles, int64(a.GPU.SMs)))
+	// attention_walk_forward.cu or attention_walk_dq.cu
 	b.AddLaunch(a.Type.Name(name+"_"+op+"_mma"+w.name()), grid, kernels.Line(128+32*r.warps), w.walkBytes(r), p)
 	addKeyTensorMaps(b, unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), keys)
 }

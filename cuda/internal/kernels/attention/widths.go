@@ -14,8 +14,9 @@ type forcedKernel struct {
 	resultStages int64
 }
 
-// selectKernel is the shape of a kernel that selects blocks: its teams, the stages of keys, and its thread blocks on a multiprocessor.
-type selectKernel struct{ teams, stages, blocks int64 }
+// selectBlocksKernel is the shape of a kernel that selects blocks: its teams, the stages of keys, and its thread blocks
+// on a multiprocessor.
+type selectBlocksKernel struct{ teams, stages, blocks int64 }
 
 // pairKernel is the shape of the kernel that computes the results of pairs: its consumer warpgroups, and its stages of rows and of keys.
 type pairKernel struct{ groups, rowStages, keyStages int64 }
@@ -34,47 +35,47 @@ type widths struct {
 	pairs                 pairKernel
 	forced                forcedKernel
 	walkForward, walkDQ   walkKernel
-	selection             selectKernel
+	selectBlocks          selectBlocksKernel
 }
 
 // allWidths returns the widths in order of preference.
 func allWidths() []widths {
 	return []widths{{
 		c: 64, cv: 64,
-		forward:     queryKernel{rows: 192, tileKeys: 112, keyStages: 5, valueStages: 5},
-		dq:          queryKernel{rows: 192, tileKeys: 48, keyStages: 5, valueStages: 4},
-		dkv:         rowRing{rows: 128, stages: 4},
-		listed:      rowRing{rows: 112, stages: 3},
-		pairs:       pairKernel{groups: 4, rowStages: 12, keyStages: 4},
-		forced:      forcedKernel{queryKernel: queryKernel{rows: 192, tileKeys: 64, keyStages: 3, valueStages: 3}, resultStages: 4},
-		pairGrad:    rowRing{rows: 96, stages: 3},
-		walkForward: walkKernel{warps: 12, stages: 12, columns: 0},
-		walkDQ:      walkKernel{warps: 8, stages: 12, columns: 0},
-		selection:   selectKernel{teams: 2, stages: 3, blocks: 2},
+		forward:      queryKernel{rows: 192, tileKeys: 112, keyStages: 5, valueStages: 5},
+		dq:           queryKernel{rows: 192, tileKeys: 48, keyStages: 5, valueStages: 4},
+		dkv:          rowRing{rows: 128, stages: 4},
+		listed:       rowRing{rows: 112, stages: 3},
+		pairs:        pairKernel{groups: 4, rowStages: 12, keyStages: 4},
+		forced:       forcedKernel{queryKernel: queryKernel{rows: 192, tileKeys: 64, keyStages: 3, valueStages: 3}, resultStages: 4},
+		pairGrad:     rowRing{rows: 96, stages: 3},
+		walkForward:  walkKernel{warps: 12, stages: 12, columns: 0},
+		walkDQ:       walkKernel{warps: 8, stages: 12, columns: 0},
+		selectBlocks: selectBlocksKernel{teams: 2, stages: 3, blocks: 2},
 	}, {
 		c: 128, cv: 128,
-		forward:     queryKernel{rows: 192, tileKeys: 80, keyStages: 3, valueStages: 3},
-		dq:          queryKernel{rows: 128, tileKeys: 48, keyStages: 5, valueStages: 4},
-		dkv:         rowRing{rows: 64, stages: 4},
-		listed:      rowRing{rows: 48, stages: 3},
-		pairs:       pairKernel{groups: 4, rowStages: 8, keyStages: 2},
-		forced:      forcedKernel{queryKernel: queryKernel{rows: 128, tileKeys: 64, keyStages: 2, valueStages: 2}, resultStages: 2},
-		pairGrad:    rowRing{rows: 48, stages: 3},
-		walkForward: walkKernel{warps: 8, stages: 7, columns: 0},
-		walkDQ:      walkKernel{warps: 8, stages: 6, columns: 128},
-		selection:   selectKernel{teams: 4, stages: 3, blocks: 1},
+		forward:      queryKernel{rows: 192, tileKeys: 80, keyStages: 3, valueStages: 3},
+		dq:           queryKernel{rows: 128, tileKeys: 48, keyStages: 5, valueStages: 4},
+		dkv:          rowRing{rows: 64, stages: 4},
+		listed:       rowRing{rows: 48, stages: 3},
+		pairs:        pairKernel{groups: 4, rowStages: 8, keyStages: 2},
+		forced:       forcedKernel{queryKernel: queryKernel{rows: 128, tileKeys: 64, keyStages: 2, valueStages: 2}, resultStages: 2},
+		pairGrad:     rowRing{rows: 48, stages: 3},
+		walkForward:  walkKernel{warps: 8, stages: 7, columns: 0},
+		walkDQ:       walkKernel{warps: 8, stages: 6, columns: 128},
+		selectBlocks: selectBlocksKernel{teams: 4, stages: 3, blocks: 1},
 	}, {
 		c: 192, cv: 128,
-		forward:     queryKernel{rows: 128, tileKeys: 96, keyStages: 2, valueStages: 2},
-		dq:          queryKernel{rows: 128, tileKeys: 48, keyStages: 3, valueStages: 2},
-		dkv:         rowRing{rows: 32, stages: 6},
-		listed:      rowRing{rows: 32, stages: 3},
-		pairs:       pairKernel{groups: 4, rowStages: 4, keyStages: 3},
-		forced:      forcedKernel{queryKernel: queryKernel{rows: 128, tileKeys: 32, keyStages: 2, valueStages: 2}, resultStages: 2},
-		pairGrad:    rowRing{rows: 64, stages: 3},
-		walkForward: walkKernel{warps: 8, stages: 4, columns: 192},
-		walkDQ:      walkKernel{warps: 8, stages: 3, columns: 320},
-		selection:   selectKernel{teams: 2, stages: 3, blocks: 1},
+		forward:      queryKernel{rows: 128, tileKeys: 96, keyStages: 2, valueStages: 2},
+		dq:           queryKernel{rows: 128, tileKeys: 48, keyStages: 3, valueStages: 2},
+		dkv:          rowRing{rows: 32, stages: 6},
+		listed:       rowRing{rows: 32, stages: 3},
+		pairs:        pairKernel{groups: 4, rowStages: 4, keyStages: 3},
+		forced:       forcedKernel{queryKernel: queryKernel{rows: 128, tileKeys: 32, keyStages: 2, valueStages: 2}, resultStages: 2},
+		pairGrad:     rowRing{rows: 64, stages: 3},
+		walkForward:  walkKernel{warps: 8, stages: 4, columns: 192},
+		walkDQ:       walkKernel{warps: 8, stages: 3, columns: 320},
+		selectBlocks: selectBlocksKernel{teams: 2, stages: 3, blocks: 1},
 	}, {
 		c: 192, cv: 192, split: true,
 		forward:     queryKernel{rows: 128, tileKeys: 80, keyStages: 2, valueStages: 2},
@@ -88,16 +89,16 @@ func allWidths() []widths {
 		walkDQ:      walkKernel{warps: 8, stages: 2, columns: 384},
 	}, {
 		c: 256, cv: 128, split: true,
-		forward:     queryKernel{rows: 128, tileKeys: 48, keyStages: 2, valueStages: 2},
-		dq:          queryKernel{rows: 64, tileKeys: 48, keyStages: 3, valueStages: 3},
-		dkv:         rowRing{rows: 64, stages: 3},
-		listed:      rowRing{rows: 64, stages: 3},
-		pairs:       pairKernel{groups: 4, rowStages: 4, keyStages: 2},
-		forced:      forcedKernel{queryKernel: queryKernel{rows: 128, tileKeys: 32, keyStages: 2, valueStages: 2}, resultStages: 1},
-		pairGrad:    rowRing{rows: 48, stages: 3},
-		walkForward: walkKernel{warps: 8, stages: 3, columns: 256},
-		walkDQ:      walkKernel{warps: 4, stages: 3, columns: 384},
-		selection:   selectKernel{teams: 2, stages: 2, blocks: 1},
+		forward:      queryKernel{rows: 128, tileKeys: 48, keyStages: 2, valueStages: 2},
+		dq:           queryKernel{rows: 64, tileKeys: 48, keyStages: 3, valueStages: 3},
+		dkv:          rowRing{rows: 64, stages: 3},
+		listed:       rowRing{rows: 64, stages: 3},
+		pairs:        pairKernel{groups: 4, rowStages: 4, keyStages: 2},
+		forced:       forcedKernel{queryKernel: queryKernel{rows: 128, tileKeys: 32, keyStages: 2, valueStages: 2}, resultStages: 1},
+		pairGrad:     rowRing{rows: 48, stages: 3},
+		walkForward:  walkKernel{warps: 8, stages: 3, columns: 256},
+		walkDQ:       walkKernel{warps: 4, stages: 3, columns: 384},
+		selectBlocks: selectBlocksKernel{teams: 2, stages: 2, blocks: 1},
 	}, {
 		c: 256, cv: 192, split: true,
 		forward:     queryKernel{rows: 128, tileKeys: 48, keyStages: 2, valueStages: 2},

@@ -9,6 +9,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
 )
 
+// mlpEntries returns entries that are guarded by their products (Entry.Guard): they take all sizes of these.
 func mlpEntries() []kernels.Entry {
 	in, documents := kernels.Float("x", "pe", "w1", "w2"), kernels.Documents()
 	grads := kernels.WeightGrad("dpe", "dw1", "dw2")

@@ -9,11 +9,11 @@ import (
 
 func fillCacheEntries() []kernels.Entry {
 	return kernels.Entries(kernels.EntryFor[decode.FillCache]{
-		Types:    in().Out(kernels.Int32("stored")),
-		Guard:    func(c *kernels.Call, op decode.FillCache) error { return checkCache(c, op.Cache) },
-		Launches: fillCache,
+		Types: in().Out(kernels.Int32("stored")), Guard: guardFillCache, Launches: fillCache,
 	})
 }
+
+func guardFillCache(c *kernels.Call, op decode.FillCache) error { return checkCache(c, op.Cache) }
 
 // fillCache adds kc, vc, k and v of the branches, cache, page table -> stored.
 func fillCache(b *kernels.Builder, op decode.FillCache) {

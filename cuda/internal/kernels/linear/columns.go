@@ -54,7 +54,7 @@ func (m columns) guard(c *kernels.Call) error {
 		if !m.rotated[i] {
 			continue
 		}
-		if err := pointwisekernels.GuardRoPE(part); err != nil {
+		if err := pointwisekernels.CheckRoPE(part); err != nil {
 			return err
 		}
 		if part.Dim(2)*part.Dim(3) != m.cols[i] || seq > 0 && seq != part.Dim(1) {

@@ -15,6 +15,9 @@ import (
 // Entries returns the entries of the ops. Those for few rows come before all others.
 func Entries() []kernels.Entry { return slices.Concat(linearEntries(), fusedEntries()) }
 
+// linearEntries returns the entries of a layer and of its gradients. An entry with Products and without a Guard is
+// guarded by its products: Entry.Guard refuses those that Product.Complete or cuBLASLt refuses. Its kernel is one of
+// cuBLASLt or of package matmul: see matmul.AddProduct. BiasGrad takes all sizes.
 func linearEntries() []kernels.Entry {
 	float, half, mixed, grad := kernels.Float, kernels.Half, kernels.Mixed, kernels.WeightGrad
 	type layer = kernels.EntryFor[linear.Linear]
@@ -23,7 +26,7 @@ func linearEntries() []kernels.Entry {
 	return kernels.Entries(
 		layer{Name: few, Types: in.Out(half("y")), Guard: guardFewLinear, Launches: fewLinear},
 		layer{Name: few, Types: wide, Guard: guardFewLinear, Launches: fewLinear},
-		layer{
+		layer{ // the general forward, guarded by its product
 			Types:    kernels.In(float("x", "w", "bias").Repeated()).Out(float("y")),
 			Products: linearProducts, Launches: forward,
 		},
@@ -100,7 +103,7 @@ func fewLinearSiLU(b *kernels.Builder, _ linear.LinearSiLU) {
 }
 
 func guardLinearSiLU(c *kernels.Call, _ linear.LinearSiLU) error {
-	return matmul.GuardSiLU(c, product(c))
+	return matmul.CheckSiLU(c, product(c))
 }
 
 // linearSiLU adds x [rows,in], w [out,in], and a bias or none -> silu(h), h [rows,out].
@@ -153,7 +156,7 @@ func inputGrad(b *kernels.Builder, _ linear.InputGrad) {
 }
 
 func guardInputGradSiLU(c *kernels.Call, _ linear.InputGradSiLU) error {
-	return matmul.GuardSiLU(c, inputProduct(c))
+	return matmul.CheckSiLU(c, inputProduct(c))
 }
 
 // inputGradSiLU adds dy [rows,out], w [out,in], h [rows,in] -> dh [rows,in].

@@ -193,8 +193,8 @@ func (plan *wgmmaPlan) link(tiles []*workTile) {
 	}
 }
 
-// guardWGMMA refuses a complete product that matmul_wgmma.cu does not compute.
-func guardWGMMA(c *kernels.Call, p kernels.Product) error {
+// checkWGMMA refuses a complete product that matmul_wgmma.cu does not compute.
+func checkWGMMA(c *kernels.Call, p kernels.Product) error {
 	const smallest = 1 << 26 // multiplications: fewer do not fill the tiles
 	if err := c.GPU.CheckSM90(); err != nil {
 		return err
@@ -218,25 +218,25 @@ func guardWGMMA(c *kernels.Call, p kernels.Product) error {
 // takesWGMMA reports whether matmul_wgmma.cu computes a complete product that cuBLASLt could compute, too: only if the
 // policy says so.
 func takesWGMMA(b *kernels.Builder, p kernels.Product) bool {
-	return b.Policy.OwnProducts && guardWGMMA(&b.Call, p) == nil
+	return b.Policy.OwnProducts && checkWGMMA(&b.Call, p) == nil
 }
 
-// GuardSiLU refuses products that AddProductAndSiLU or AddProductTimesSiLUGrad does not take.
-func GuardSiLU(c *kernels.Call, p kernels.Product) error {
+// CheckSiLU refuses products that AddProductAndSiLU or AddProductTimesSiLUGrad does not take.
+func CheckSiLU(c *kernels.Call, p kernels.Product) error {
 	p, err := p.Complete()
 	if err != nil {
 		return err
 	}
-	return guardWGMMA(c, p)
+	return checkWGMMA(c, p)
 }
 
-// AddProductAndSiLU adds c = x yᵀ + bias and silu = silu(c), the SiLU of what is not yet rounded. p is as GuardSiLU
+// AddProductAndSiLU adds c = x yᵀ + bias and silu = silu(c), the SiLU of what is not yet rounded. p is as CheckSiLU
 // wants it, and y is transposed. bias is 0 for none.
 func AddProductAndSiLU(b *kernels.Builder, p kernels.Product, x, y, bias, c, silu kernels.Ref) {
 	addWGMMA(b, p, "_silu", wgmmaOperands{x: x, y: y, bias: bias, c: c, silu: silu})
 }
 
-// AddProductTimesSiLUGrad adds c = x y silu'(argument). p is as GuardSiLU wants it, without a transposed operand.
+// AddProductTimesSiLUGrad adds c = x y silu'(argument). p is as CheckSiLU wants it, without a transposed operand.
 func AddProductTimesSiLUGrad(b *kernels.Builder, p kernels.Product, x, y, argument, c kernels.Ref) {
 	addWGMMA(b, p, siluGrad, wgmmaOperands{x: x, y: y, other: argument, c: c})
 }

@@ -21,13 +21,11 @@ type castParams struct {
 // CastEntry returns the entry of an op that stores x in the type of y, rounded to nearest even.
 func CastEntry[S any](types kernels.Types) kernels.EntryFor[S] {
 	return kernels.EntryFor[S]{
-		Types:    types,
-		Guard:    func(c *kernels.Call, _ S) error { return guardCast(c) },
-		Launches: func(b *kernels.Builder, _ S) { addCast(b) },
+		Types: types, Guard: guardCast[S], Launches: func(b *kernels.Builder, _ S) { addCast(b) },
 	}
 }
 
-func guardCast(c *kernels.Call) error {
+func guardCast[S any](c *kernels.Call, _ S) error {
 	from, errX := kernels.TypeOf(c.In[0].Dtype)
 	to, errY := kernels.TypeOf(c.Out[0].Dtype)
 	if from != to && from != kernels.F32 && to != kernels.F32 {

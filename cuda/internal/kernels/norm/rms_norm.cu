@@ -1,8 +1,8 @@
 // RMSNorm over the last axis (arXiv 1910.07467).
 //
-//   rmsnorm       x [rows,dim], weight [dim] -> y = x r weight, with r = 1/sqrt(mean(x²) + eps)
-//   rmsnorm_grad  x, weight, dy, residual [rows,dim] or none -> dx = r u - x r³ (u·x)/dim + residual, with u = dy weight; and
-//                 partial, float32 [blocks,dim]: what the rows of each block add to dweight = sum over rows of dy x r
+//   rms_norm       x [rows,dim], weight [dim] -> y = x r weight, with r = 1/sqrt(mean(x²) + eps)
+//   rms_norm_grad  x, weight, dy, residual [rows,dim] or none -> dx = r u - x r³ (u·x)/dim + residual, with u = dy weight; and
+//                  partial, float32 [blocks,dim]: what the rows of each block add to dweight = sum over rows of dy x r
 //
 // x is T or float32, weight is float32, all else is T. Outputs are written with =. Nothing is saved: the gradient computes r again, since
 // it reads the row in any case. A group of threads owns a row; see each_row.
@@ -53,7 +53,7 @@ __device__ __forceinline__ float norm_scale(float squares, int64_t dim, float ep
 }
 
 // A warp owns a row and holds it in registers.
-template <typename X, typename T, int N> __device__ __forceinline__ void rmsnorm_held(const RMSNormParams& p) {
+template <typename X, typename T, int N> __device__ __forceinline__ void rms_norm_held(const RMSNormParams& p) {
   using H = Held<T, N>;
   each_row(p.rows, [&](int64_t r) {
     Pack<X, H::W> x[H::kPacks];
@@ -81,7 +81,7 @@ template <typename X, typename T, int N> __device__ __forceinline__ void rmsnorm
 }
 
 // A group owns a row and reads it twice: any dim, any address.
-template <typename X, typename T> __device__ __forceinline__ void rmsnorm_read(const RMSNormParams& p, bool wide) {
+template <typename X, typename T> __device__ __forceinline__ void rms_norm_read(const RMSNormParams& p, bool wide) {
   each_row(p.rows, [&](int64_t r) {
     const X* x = static_cast<const X*>(p.x) + r * p.dim;
     T* y = static_cast<T*>(p.y) + r * p.dim;
@@ -106,20 +106,20 @@ template <typename X, typename T> __device__ __forceinline__ void rmsnorm_read(c
   });
 }
 
-template <typename X, typename T> __device__ __forceinline__ void rmsnorm_of(const RMSNormParams& p) {
+template <typename X, typename T> __device__ __forceinline__ void rms_norm_of(const RMSNormParams& p) {
   const bool wide = p.dim % kLanes<T> == 0 && aligned(p.x, p.weight, p.y);
-  if (!wide || blockDim.x > 32 || p.dim > 1024) rmsnorm_read<X, T>(p, wide);
-  else if (p.dim <= 256) rmsnorm_held<X, T, 8>(p);
-  else if (p.dim <= 512) rmsnorm_held<X, T, 16>(p);
-  else if (p.dim <= 768) rmsnorm_held<X, T, 24>(p);
-  else rmsnorm_held<X, T, 32>(p);
+  if (!wide || blockDim.x > 32 || p.dim > 1024) rms_norm_read<X, T>(p, wide);
+  else if (p.dim <= 256) rms_norm_held<X, T, 8>(p);
+  else if (p.dim <= 512) rms_norm_held<X, T, 16>(p);
+  else if (p.dim <= 768) rms_norm_held<X, T, 24>(p);
+  else rms_norm_held<X, T, 32>(p);
 }
 
-template <typename T> __device__ void rmsnorm(const RMSNormParams& p) {
+template <typename T> __device__ void rms_norm(const RMSNormParams& p) {
   next_may_start();
   await_previous();
-  if (sizeof(T) == 2 && p.x_type == kF32) rmsnorm_of<float, T>(p);
-  else rmsnorm_of<T, T>(p);
+  if (sizeof(T) == 2 && p.x_type == kF32) rms_norm_of<float, T>(p);
+  else rms_norm_of<T, T>(p);
 }
 
 // Some elements of a row of x, of weight and of dy. Elements that are zeros add nothing to the sums.
@@ -157,7 +157,7 @@ struct RMSNormRow {
 
 // A warp owns a row and holds it in registers. Sets dweight [dim] to the sum over the warp's rows.
 template <typename X, typename T, int N>
-__device__ __forceinline__ void rmsnorm_grad_held(const RMSNormGradParams& p, int64_t first, int64_t end, float* dweight) {
+__device__ __forceinline__ void rms_norm_grad_held(const RMSNormGradParams& p, int64_t first, int64_t end, float* dweight) {
   using H = Held<T, N>;
   constexpr int W = H::W, kPacks = H::kPacks;
   constexpr bool kEarly = N < 32; // registers suffice to load the residual early
@@ -207,7 +207,7 @@ __device__ __forceinline__ void rmsnorm_grad_held(const RMSNormGradParams& p, in
 
 // A group owns a row and reads it twice: any dim, any address. Sets dweight [dim] to the sum over the group's rows.
 template <typename X, typename T>
-__device__ __forceinline__ void rmsnorm_grad_read(const RMSNormGradParams& p, int64_t first, int64_t end, bool wide, float* dweight) {
+__device__ __forceinline__ void rms_norm_grad_read(const RMSNormGradParams& p, int64_t first, int64_t end, bool wide, float* dweight) {
   along_row<T>(p.dim, wide, [&](auto width, int64_t i) {
 #pragma unroll
     for (int j = 0; j < decltype(width)::value; ++j) dweight[i + j] = 0;
@@ -238,22 +238,22 @@ __device__ __forceinline__ void rmsnorm_grad_read(const RMSNormGradParams& p, in
 }
 
 // Dynamic shared memory: float32 [groups,dim], what the rows of each group add to dweight.
-template <typename X, typename T> __device__ __forceinline__ void rmsnorm_grad_of(const RMSNormGradParams& p) {
+template <typename X, typename T> __device__ __forceinline__ void rms_norm_grad_of(const RMSNormGradParams& p) {
   extern __shared__ float sums[];
   const bool wide = p.dim % kLanes<T> == 0 && aligned(p.x, p.weight, p.dy, p.residual, p.dx);
   const int64_t block = block_from_end(), first = block * p.run, end = min(p.rows, first + p.run);
   float* dweight = sums + threadIdx.y * p.dim;
   constexpr int kHeld = sizeof(X) == 2 ? 1024 : 768; // the longest row that registers can hold
   if (!wide || blockDim.x > 32 || p.dim > kHeld) {
-    rmsnorm_grad_read<X, T>(p, first, end, wide, dweight);
+    rms_norm_grad_read<X, T>(p, first, end, wide, dweight);
   } else if (p.dim <= 256) {
-    rmsnorm_grad_held<X, T, 8>(p, first, end, dweight);
+    rms_norm_grad_held<X, T, 8>(p, first, end, dweight);
   } else if (p.dim <= 512) {
-    rmsnorm_grad_held<X, T, 16>(p, first, end, dweight);
+    rms_norm_grad_held<X, T, 16>(p, first, end, dweight);
   } else if (p.dim <= 768) {
-    rmsnorm_grad_held<X, T, 24>(p, first, end, dweight);
+    rms_norm_grad_held<X, T, 24>(p, first, end, dweight);
   } else if constexpr (kHeld > 768) {
-    rmsnorm_grad_held<X, T, 32>(p, first, end, dweight);
+    rms_norm_grad_held<X, T, 32>(p, first, end, dweight);
   }
   __syncthreads();
   for (int64_t i = threadIdx.y * blockDim.x + threadIdx.x; i < p.dim; i += blockDim.x * blockDim.y) {
@@ -263,21 +263,21 @@ template <typename X, typename T> __device__ __forceinline__ void rmsnorm_grad_o
   }
 }
 
-template <typename T> __device__ void rmsnorm_grad(const RMSNormGradParams& p) {
-  if (sizeof(T) == 2 && p.x_type == kF32) rmsnorm_grad_of<float, T>(p);
-  else rmsnorm_grad_of<T, T>(p);
+template <typename T> __device__ void rms_norm_grad(const RMSNormGradParams& p) {
+  if (sizeof(T) == 2 && p.x_type == kF32) rms_norm_grad_of<float, T>(p);
+  else rms_norm_grad_of<T, T>(p);
 }
 
 } // namespace nsa
 
-NSA_KERNEL(rmsnorm, RMSNormParams, 512)
+NSA_KERNEL(rms_norm, RMSNormParams, 512)
 
 // Two blocks share a multiprocessor. Without this bound, rows of 1024 in registers would leave room for one block only.
-#define NSA_RMSNORM_GRAD(suffix, T)                                                                                    \
+#define NSA_RMS_NORM_GRAD(suffix, T)                                                                                   \
   extern "C" __global__ void __launch_bounds__(256, 2)                                                                 \
-    nsa_rmsnorm_grad_##suffix(const __grid_constant__ nsa::RMSNormGradParams p) {                                      \
-    nsa::rmsnorm_grad<T>(p);                                                                                           \
+    nsa_rms_norm_grad_##suffix(const __grid_constant__ nsa::RMSNormGradParams p) {                                     \
+    nsa::rms_norm_grad<T>(p);                                                                                          \
   }
-NSA_RMSNORM_GRAD(f32, float)
-NSA_RMSNORM_GRAD(bf16, nsa::bf16)
-NSA_RMSNORM_GRAD(f16, nsa::f16)
+NSA_RMS_NORM_GRAD(f32, float)
+NSA_RMS_NORM_GRAD(bf16, nsa::bf16)
+NSA_RMS_NORM_GRAD(f16, nsa::f16)

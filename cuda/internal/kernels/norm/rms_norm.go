@@ -7,6 +7,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
 )
 
+// rmsNormEntries returns the entries of RMSNorm, which takes all sizes, and of its gradients.
 func rmsNormEntries() []kernels.Entry {
 	x, weight, dweight := kernels.Mixed("x"), kernels.Float32("weight"), kernels.WeightGrad("dweight")
 	float := kernels.Float
@@ -47,7 +48,7 @@ func rmsNorm(b *kernels.Builder, op norm.RMSNorm) {
 	x, weight, y := b.In[0], b.In[1], b.Out[0]
 	rows, dim := x.Rows()
 	p := &rmsNormParams{x.Ref, weight.Ref, y.Ref, rows, dim, float32(op.Eps), int32(x.Type())}
-	b.AddRows(b.Type.Name("rmsnorm"), rows, dim, p)
+	b.AddRows(b.Type.Name("rms_norm"), rows, dim, p)
 	if weight.Constant { // as in decoding, where the next launch overlaps, too
 		b.Overlap()
 	}
@@ -74,6 +75,6 @@ func rmsNormGrad[S norm.RMSNormGrad | norm.RMSNormGradAdd](b *kernels.Builder, o
 		p.residual = b.In[3].Ref
 	}
 	block := kernels.RowThreads(dim)
-	b.AddLaunch(b.Type.Name("rmsnorm_grad"), kernels.Line(parts), block, int64(block.Y)*dim*4, p)
+	b.AddLaunch(b.Type.Name("rms_norm_grad"), kernels.Line(parts), block, int64(block.Y)*dim*4, p)
 	sums.AddParts(b, sums.Parts{Partial: p.partial, Y: dweight.Ref, Count: parts, Cols: dim, Out: dweight.Type()})
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
 )
 
-// Entries returns the entries of the ops of a step.
+// Entries returns the entries of the ops of a step. GradNorm takes all sizes.
 func Entries() []kernels.Entry {
 	any := func(fixed ...string) kernels.Types {
 		return kernels.In(kernels.Any(fixed...), kernels.Any("tensors").Repeated())

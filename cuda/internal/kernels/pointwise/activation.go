@@ -5,6 +5,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
+// activationEntries returns entries without guards: they take all sizes.
 func activationEntries() []kernels.Entry {
 	return kernels.Entries(
 		unary[pointwise.SiLU]("silu"), binary[pointwise.SiLUGrad]("silu_grad", "x"),

@@ -6,6 +6,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
+// addEntries returns the entries of Add, which takes all sizes and any number of terms, and of its gradient, a cast.
 func addEntries() []kernels.Entry {
 	return kernels.Entries(
 		kernels.EntryFor[pointwise.Add]{

@@ -13,9 +13,8 @@ func gatedSumEntries() []kernels.Entry {
 	in := kernels.In(float("gates", "branches").Repeated(), float("dy"))
 	return kernels.Entries(
 		kernels.EntryFor[pointwise.GatedSum]{
-			Types:    kernels.In(float("gates", "branches").Repeated()).Out(float("y")),
-			Guard:    func(c *kernels.Call, _ pointwise.GatedSum) error { return guardBranches(len(c.In) - 1) },
-			Launches: gatedSum,
+			Types: kernels.In(float("gates", "branches").Repeated()).Out(float("y")),
+			Guard: guardGatedSum, Launches: gatedSum,
 		},
 		kernels.EntryFor[pointwise.GatedSumGrad]{
 			Types: in.Out(float("dgates", "dbranches").Repeated()), Guard: guardGatedSumGrad, Launches: gatedSumGrad,
@@ -51,8 +50,8 @@ type (
 	}
 )
 
-// guardBranches refuses more branches than the kernels take.
-func guardBranches(n int) error {
+// checkBranches refuses more branches than the kernels take.
+func checkBranches(n int) error {
 	if n > maxBranches {
 		return graph.Refuse(graph.ReasonShape, "%d branches, want 1 to %d", n, maxBranches)
 	}
@@ -67,6 +66,8 @@ func branchRefs(list []kernels.Operand) (refs [maxBranches]kernels.Ref) {
 	return refs
 }
 
+func guardGatedSum(c *kernels.Call, _ pointwise.GatedSum) error { return checkBranches(len(c.In) - 1) }
+
 // gatedSum adds gates [rows,n] and n branches [rows,dim] -> y, the sum of gate times branch.
 func gatedSum(b *kernels.Builder, op pointwise.GatedSum) {
 	gates, branches, y := b.In[0], b.In[1:], b.Out[0]
@@ -76,7 +77,7 @@ func gatedSum(b *kernels.Builder, op pointwise.GatedSum) {
 }
 
 func guardGatedSumGrad(c *kernels.Call, op pointwise.GatedSumGrad) error {
-	if err := guardBranches(len(c.In) - 2); err != nil {
+	if err := checkBranches(len(c.In) - 2); err != nil {
 		return err
 	}
 	if rows, _ := c.In[0].Rows(); op.Deltas && rows > math.MaxInt32 {

@@ -6,6 +6,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
+// repeatEntries returns entries without guards: they take all sizes.
 func repeatEntries() []kernels.Entry {
 	return kernels.Entries(
 		kernels.EntryFor[pointwise.Repeat]{

@@ -10,9 +10,8 @@ import (
 
 func ropeEntries() []kernels.Entry {
 	return kernels.Entries(kernels.EntryFor[pointwise.RoPE]{
-		Types:    kernels.In(kernels.Float("x"), kernels.Documents()).Out(kernels.Float("y")),
-		Guard:    func(c *kernels.Call, _ pointwise.RoPE) error { return GuardRoPE(c.In[0]) },
-		Launches: rope,
+		Types: kernels.In(kernels.Float("x"), kernels.Documents()).Out(kernels.Float("y")),
+		Guard: guardRoPE, Launches: rope,
 	})
 }
 
@@ -24,8 +23,10 @@ type ropeParams struct {
 	heads, dim, inverse, _  int32
 }
 
-// GuardRoPE refuses sizes of x [B,S,heads,dim] that the kernels do not take.
-func GuardRoPE(x kernels.Operand) error {
+func guardRoPE(c *kernels.Call, _ pointwise.RoPE) error { return CheckRoPE(c.In[0]) }
+
+// CheckRoPE refuses sizes of x [B,S,heads,dim] that kernels with RoPE do not take.
+func CheckRoPE(x kernels.Operand) error {
 	switch heads, dim := x.Dim(2), x.Dim(3); {
 	case dim > 4096:
 		return graph.Refuse(graph.ReasonShape, "dim is %d, want an even number up to 4096", dim)

@@ -20,8 +20,8 @@ type (
 	}
 )
 
-// guardLines refuses operands of several sizes, and scalars.
-func guardLines[S any](c *kernels.Call, _ S) error {
+// guardSoftmax refuses operands of several sizes, and scalars.
+func guardSoftmax[S Softmax | SoftmaxGrad](c *kernels.Call, _ S) error {
 	n := c.Out[0].N()
 	if c.In[0].Shape.IsScalar() || slices.ContainsFunc(c.In, func(o kernels.Operand) bool { return o.N() != n }) {
 		return refuseShapes(c)

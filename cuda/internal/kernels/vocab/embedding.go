@@ -13,14 +13,12 @@ func embeddingEntries() []kernels.Entry {
 	ids := kernels.Int32("ids")
 	return kernels.Entries(
 		kernels.EntryFor[vocab.Embedding]{
-			Types:    kernels.In(kernels.Float32("weight"), ids).Out(kernels.Float32("y")),
-			Guard:    func(c *kernels.Call, _ vocab.Embedding) error { return guardCounts(c.In[1], c.In[0]) },
-			Launches: embedding,
+			Types: kernels.In(kernels.Float32("weight"), ids).Out(kernels.Float32("y")),
+			Guard: guardEmbedding, Launches: embedding,
 		},
 		kernels.EntryFor[vocab.EmbeddingGrad]{
-			Types:    kernels.In(ids, kernels.Float("dy")).Out(kernels.WeightGrad("dweight")),
-			Guard:    func(c *kernels.Call, _ vocab.EmbeddingGrad) error { return guardCounts(c.In[0], c.Out[0]) },
-			Launches: embeddingGrad,
+			Types: kernels.In(ids, kernels.Float("dy")).Out(kernels.WeightGrad("dweight")),
+			Guard: guardEmbeddingGrad, Launches: embeddingGrad,
 		},
 	)
 }
@@ -50,8 +48,14 @@ const (
 	sortDigits     = 256
 )
 
-// guardCounts refuses more ids, or a larger vocabulary, than fit in int32.
-func guardCounts(ids, weight kernels.Operand) error {
+func guardEmbedding(c *kernels.Call, _ vocab.Embedding) error { return checkCounts(c.In[1], c.In[0]) }
+
+func guardEmbeddingGrad(c *kernels.Call, _ vocab.EmbeddingGrad) error {
+	return checkCounts(c.In[0], c.Out[0])
+}
+
+// checkCounts refuses more ids, or a larger vocabulary, than fit in int32.
+func checkCounts(ids, weight kernels.Operand) error {
 	if ids.N() > math.MaxInt32 || weight.Dim(0) > math.MaxInt32 {
 		return graph.Refuse(graph.ReasonSize, "%d ids, vocabulary of %d, want at most 2^31-1 of each", ids.N(), weight.Dim(0))
 	}

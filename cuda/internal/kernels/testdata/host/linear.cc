@@ -1,6 +1,4 @@
-// The matrix products, for run.cc.
+// The kernels of linear layers, for run.cc.
 #include "cuda_on_host.h"
-#define alignas(n) __align__(n)  // matmul.cu has it behind __shared__
-#include "../../matmul/matmul.cu"
-#include "../../matmul/matmul_tensor.cu"
+#include "../../linear/columns.cu"
 #include "../../linear/few_rows.cu"

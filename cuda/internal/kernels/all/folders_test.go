@@ -12,18 +12,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// roomOf names the rooms of the Specs that ops/spec itself declares.
-var roomOf = map[string]string{"spec.Cast": "memory", "spec.DocumentTable": "documents"}
+// folderOf names the folders of the kernels of the Specs that ops/spec itself declares.
+var folderOf = map[string]string{"spec.Cast": "memory", "spec.DocumentTable": "documents"}
 
-// TestRooms: the Spec of ops/spec/FAMILY/FILE.go has its entries, and its gradient's, in FAMILY/FILE.go of the kernels.
-func TestRooms(t *testing.T) {
-	const folder = "../../../../ops/spec"
-	if _, err := os.Stat(folder); err != nil {
+// TestFolders: the Spec of ops/spec/FAMILY/FILE.go has its entries, and its gradient's, in FAMILY/FILE.go of the kernels.
+func TestFolders(t *testing.T) {
+	const sources = "../../../../ops/spec"
+	if _, err := os.Stat(sources); err != nil {
 		t.Skip("the sources are not here: the test runs outside of its folder")
 	}
 	declared := map[string]string{} // the file of each type, by package and name
 	for _, pattern := range []string{"*.go", "*/*.go"} {
-		files, err := filepath.Glob(filepath.Join(folder, pattern))
+		files, err := filepath.Glob(filepath.Join(sources, pattern))
 		require.NoError(t, err)
 		for _, file := range files {
 			parsed := parse(t, file)
@@ -43,20 +43,20 @@ func TestRooms(t *testing.T) {
 		name = strings.TrimSuffix(strings.TrimPrefix(name, "attention.Grad["), "]") // it is beside its forward op
 		file := declared[name]
 		require.NotEmpty(t, file, name)
-		room, ok := roomOf[name]
+		folder, ok := folderOf[name]
 		if !ok {
-			room = filepath.Base(filepath.Dir(file))
+			folder = filepath.Base(filepath.Dir(file))
 		}
 		pkg, typ, _ := strings.Cut(name, ".")
 		names := false
-		ast.Inspect(parse(t, filepath.Join("..", room, filepath.Base(file))), func(n ast.Node) bool {
+		ast.Inspect(parse(t, filepath.Join("..", folder, filepath.Base(file))), func(n ast.Node) bool {
 			if s, ok := n.(*ast.SelectorExpr); ok && s.Sel.Name == typ {
 				x, ok := s.X.(*ast.Ident)
 				names = names || ok && x.Name == pkg
 			}
 			return true
 		})
-		require.True(t, names, "no entry of %s in %s/%s", name, room, filepath.Base(file))
+		require.True(t, names, "no entry of %s in %s/%s", name, folder, filepath.Base(file))
 	}
 }
 
