@@ -1,4 +1,4 @@
-// Documents that are packed into the rows of a batch: the table of ops.DocumentTableOp, as kernels read it.
+// Documents that are packed into the rows of a batch: the table of spec.DocumentTable, as kernels read it.
 #pragma once
 
 #include "common.cuh"
