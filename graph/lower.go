@@ -41,7 +41,7 @@ func (p *plan) lower(g *G.ExprGraph, keep G.Nodes) (err error) {
 		if !ok {
 			return fmt.Errorf("WithKeep: %s is not in the graph", describe(n))
 		}
-		v.keep = true
+		v.keep, v.small = true, false
 	}
 	for _, n := range p.constant {
 		if v, ok := p.valueByNode[n]; !ok || v.kind != fromInput {
@@ -173,7 +173,11 @@ func (p *plan) separateDerivs(g *G.ExprGraph) (err error) {
 	return err
 }
 
-// keepWanted marks the values that the graph itself asks for: roots, scalars and derivatives of inputs.
+// smallValue bounds the bytes of a value that is kept because its memory is not worth using again.
+const smallValue = 4 << 10
+
+// keepWanted marks the values that the graph itself asks for: roots, scalars and derivatives of inputs. On the host it also
+// marks small results of Gorgonia's own ops, so that nodes of a small graph show them as after a TapeMachine's run.
 func (p *plan) keepWanted() {
 	isRead := map[*G.Node]bool{}
 	for _, inputs := range p.order.inputs {
@@ -186,12 +190,16 @@ func (p *plan) keepWanted() {
 		if !ok {
 			continue
 		}
-		if !isRead[n] || n.IsScalar() || slices.Contains(p.order.roots, n) {
-			v.keep = true
+		_, ours := spec.SpecOf(n.Op())
+		switch {
+		case !isRead[n] || n.IsScalar() || slices.Contains(p.order.roots, n):
+			v.keep, v.small = true, false
+		case !v.keep && p.device.Host && n.Op() != nil && !ours && v.arg.Operand.Bytes() <= smallValue:
+			v.keep, v.small = true, true
 		}
 		if n.Op() == nil && n.Deriv() != nil {
 			if d, ok := p.valueByNode[n.Deriv()]; ok {
-				d.keep, d.wrt = true, append(d.wrt, n)
+				d.keep, d.small, d.wrt = true, false, append(d.wrt, n)
 			}
 		}
 	}

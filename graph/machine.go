@@ -16,8 +16,8 @@ import (
 //
 // Each run reads the values that are bound to the graph's inputs at that time; they may differ from those of the run
 // before. After a run these nodes have values, so that node.Value and node.Grad work as after a TapeMachine: the
-// graph's roots, its scalars, the derivatives of its inputs, nodes that a gorgonia.Read reads, and the nodes of
-// WithKeep. Other nodes have no values. The values lie in the machine's memory. They are valid until the next RunAll or
+// graph's roots, its scalars, the derivatives of its inputs, nodes that a gorgonia.Read reads, the nodes of WithKeep,
+// and on the CPU results of Gorgonia's own ops of at most 4 KiB. Other nodes have no values. The values lie in the machine's memory. They are valid until the next RunAll or
 // Close: copy what must last longer. The value that a Read gives is on the host. The next run overwrites it, unless the
 // Read's target has been set to another value. After an error all values are undefined; the next RunAll starts from
 // scratch.

@@ -45,7 +45,7 @@ func TestMachineMatchesTapeMachine(t *testing.T) {
 func TestMachineUnbindsStaleValues(t *testing.T) {
 	g := G.NewGraph()
 	x := vector(g, "x", 1, 2)
-	inner := G.Must(G.Neg(x))
+	inner := G.Must(spec.Apply(scaledSum{-1}, x))
 	outer := G.Must(spec.Apply(scaledSum{2}, inner))
 	keeps, other := newMachine(t, g, graph.WithKeep(inner)), newMachine(t, g)
 	for i := range 3 {

@@ -59,6 +59,7 @@ type planValue struct {
 	kind     kind
 	arg      spec.Arg // type and shape, and the cell that points at its memory on the device
 	keep     bool     // it stays in memory to the end of a run and its node shows it then
+	small    bool     // it is kept for no other reason
 	persists bool     // it stays in memory from run to run
 	wrt      G.Nodes  // the inputs whose derivative it is
 

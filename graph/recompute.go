@@ -29,9 +29,9 @@ func (p *plan) markBoundaries(o options) error {
 		}
 		v.boundary = true
 	}
-	var kept []*planValue // kept ones that are neither derivatives nor boundaries
+	var kept []*planValue // kept ones that are neither small, derivatives nor boundaries
 	for _, v := range p.values {
-		if v.keep && !v.boundary && !slices.Contains(derivs, v) {
+		if v.keep && !v.small && !v.boundary && !slices.Contains(derivs, v) {
 			kept = append(kept, v)
 		}
 	}
@@ -113,7 +113,8 @@ func (p *plan) recomputeBackward(o options) error {
 	return nil
 }
 
-// results returns the values that are kept and are neither derivatives nor read to compute one, such as the loss.
+// results returns the values that are kept, not only because they are small, and are neither derivatives nor read to
+// compute one, such as the loss.
 func (p *plan) results() (list []*planValue) {
 	derivs := p.derivatives()
 	read := map[*planValue]bool{}
@@ -123,7 +124,7 @@ func (p *plan) results() (list []*planValue) {
 		}
 	}
 	for _, v := range p.values {
-		if v.keep && !read[v] && !slices.Contains(derivs, v) {
+		if v.keep && !v.small && !read[v] && !slices.Contains(derivs, v) {
 			list = append(list, v)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -17,6 +18,7 @@ type stream struct {
 	fake    *Backend
 	cpu     graph.Stream
 	queue   []func() error
+	waiting atomic.Int64    // work of the queue, and what runs: for event.Done, which any goroutine may call
 	ended   int             // how much work has been taken from the queue
 	capture *[]func() error // what is recorded, nil outside of a capture
 	side    bool            // the capture is that of another stream
@@ -31,7 +33,9 @@ func (s *stream) enqueue(list ...func() error) {
 		*s.capture = append(*s.capture, list...)
 		return
 	}
-	if s.queue = append(s.queue, list...); len(s.queue) > queueLength {
+	s.queue = append(s.queue, list...)
+	s.waiting.Add(int64(len(list)))
+	if len(s.queue) > queueLength {
 		s.failed = errors.Join(s.failed, s.runQueue())
 	}
 }
@@ -44,7 +48,10 @@ func (s *stream) runTo(n int) error {
 	for s.ended < n {
 		f := s.queue[0]
 		s.queue, s.ended = s.queue[1:], s.ended+1
-		if err := f(); err != nil {
+		err := f()
+		s.waiting.Add(-1)
+		if err != nil {
+			s.waiting.Add(-int64(len(s.queue)))
 			s.queue, s.ended = nil, s.ended+len(s.queue)
 			return err
 		}
@@ -155,7 +162,7 @@ func (e *event) Since(start graph.Event) (time.Duration, error) {
 }
 
 // Done implements graph.Event: the work has ended when something has waited for it.
-func (e *event) Done() (bool, error) { return len(e.stream.queue) == 0, nil }
+func (e *event) Done() (bool, error) { return e.stream.waiting.Load() == 0, nil }
 
 func (s *stream) BeginCapture() error {
 	if err := s.call("begin capture"); err != nil {
