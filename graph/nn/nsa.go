@@ -83,7 +83,7 @@ func (c NSAConfig) Validate() (err error) {
 		return err
 	}
 	if c.Without >= 1<<decode.NumBranches-1 || c.Without.Has(decode.Compressed) && !c.Without.Has(decode.Selected) {
-		return fault.Of("Without", "without", "is %03b: all branches, none of NSA, or the one by which another selects",
+		return fault.Of("Without", "without", "is %03b, want not all branches, and the compressed one (001) only with the selected one (010)",
 			c.Without)
 	}
 	switch c.Phi {

@@ -51,7 +51,7 @@ func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error
 	if err := w.Config.Validate(); err != nil {
 		return nil, fmt.Errorf("weights: %w", err)
 	}
-	if w.Config.Without != 0 {
+	if w.Config.Without != 0 && w.Config.Attention != tinylm.Dense {
 		return nil, errors.New("NSA without one of its branches, want all of them")
 	}
 	if o.Vocabulary == nil {
