@@ -78,7 +78,17 @@ func (m *Machine) setInPlace(v *planValue) error {
 	return m.let(v, m.stream.View(v.arg))
 }
 
+// let gives the node of v a value. That of a Tensordot over all axes is a vector of one element, as a TapeMachine's,
+// although its node has no axes.
 func (m *Machine) let(v *planValue, shown G.Value) error {
+	if s, ok := shown.(G.Scalar); ok && gorgoniaType(v.node.Op()) == "tensordotOp" {
+		d := tensor.New(tensor.FromScalar(s.Data()))
+		if err := G.UnsafeLet(v.node, d); err != nil { // it refuses the vector
+			return err
+		}
+		m.state[v.id].shown = d
+		return d.Reshape(1)
+	}
 	if err := G.UnsafeLet(v.node, shown); err != nil {
 		return err
 	}
