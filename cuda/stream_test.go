@@ -190,7 +190,7 @@ func TestStorage(t *testing.T) {
 		{vocab.Embedding{}, "fi>f", "fi>f"},
 		{linear.LinearAdd{}, "fff>f", "hhf>f"},
 		{linear.LinearAdd{}, "hfh>f", "hhh>h"},
-		{vocab.CrossEntropy{}, "hi>ff", "fi>ff"},
+		{vocab.CrossEntropy{}, "hi>fff", "fi>fff"},
 		{vocab.CrossEntropyGrad{}, "fiff>f", "fiff>h"},
 		{pointwise.Add{}, "ff>f", "ff>f"},
 		{pointwise.Add{}, "fh>f", "fh>f"},

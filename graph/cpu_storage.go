@@ -31,10 +31,13 @@ func storageRule(s spec.Spec) string {
 	case compress.Mean, compress.MeanGrad, pointwise.RoPE, pointwise.SiLU, pointwise.Sigmoid, norm.Softmax,
 		pointwise.Repeat, pointwise.RepeatGrad:
 		return "h>h"
-	case pointwise.SiLUGrad, pointwise.SigmoidGrad, norm.SoftmaxGrad, linear.InputGrad:
+	case pointwise.SiLUGrad, pointwise.SigmoidGrad, pointwise.SwiGLU, norm.SoftmaxGrad,
+		linear.InputGrad:
 		return "hh>h"
 	case linear.InputGradSiLU:
 		return "hhh>h"
+	case pointwise.SwiGLUGrad:
+		return "hhh>hh"
 	case compress.MLP:
 		return "hhhh>hh"
 	case compress.MLPGrad:

@@ -123,6 +123,7 @@ func TestRoPE(t *testing.T)                { testOp[pointwise.RoPE](t) }
 func TestSelectBlocks(t *testing.T)        { testOp[attention.SelectBlocks](t) }
 func TestSelectedAttention(t *testing.T)   { testOp[attention.Selected](t) }
 func TestSiLU(t *testing.T)                { testOp[pointwise.SiLU](t) }
+func TestSwiGLU(t *testing.T)              { testOp[pointwise.SwiGLU](t) }
 func TestSigmoid(t *testing.T)             { testOp[pointwise.Sigmoid](t) }
 func TestSlidingWindow(t *testing.T)       { testOp[attention.SlidingWindow](t) } // and CausalAttention
 func TestSoftmax(t *testing.T)             { testOp[norm.Softmax](t) }

@@ -49,6 +49,7 @@ func TestOpErrors(t *testing.T) {
 	embed := func(w, ids node) build { return func() (node, error) { return ops.Embedding(w, ids) } }
 	loss := func(x, y node) build { return func() (node, error) { return ops.CrossEntropy(x, y) } }
 	lse := func(o node) build { return func() (node, error) { return attention.LSE(o) } }
+	losses := func(o node) build { return func() (node, error) { return ops.Losses(o) } }
 	mean := func(x node, l, d int) build { return apply(compress.Mean{BlockLen: l, Stride: d}, x) }
 	mlp := func(l, d int, in ...node) build { return apply(compress.MLP{BlockLen: l, Stride: d}, in...) }
 	rope := func(x node, base float64, start int) build { return apply(pointwise.RoPE{Base: base, Start: start}, x) }
@@ -89,6 +90,7 @@ func TestOpErrors(t *testing.T) {
 		err   string
 	}{
 		{apply(pointwise.SiLU{}, nil), "silu: x is nil"},
+		{apply(pointwise.SwiGLU{}, f(3), f(4)), "swiglu: up has shape (4), want (3)"},
 		{apply(pointwise.SiLU{}, ids(3)), "silu: x is int32, want float32 or float64"},
 		{apply(pointwise.Sigmoid{}, ids(3)), "sigmoid: x is int32, want float32 or float64"},
 		{apply(norm.Softmax{}, f()), "softmax: x is a scalar, want a last axis"},
@@ -271,6 +273,8 @@ func TestOpErrors(t *testing.T) {
 		{mlp(1<<62+1, 1, f(1, 9, 2, 4), f(1<<62+1, 4), f(3, 4), f(4, 3)),
 			"ops: compress mlp: input 1 is too large: float64 (4611686018427387905, 4)"},
 		{selectOp(kc, lses, 4, math.MaxInt), "ops: select blocks: output 0 is too large: int32 (1, 10, 2, 9223372036854775807)"},
+		{losses(nil), "ops: losses: not a result"},
+		{losses(q), "ops: losses: not a result"},
 		{lse(nil), "ops: LSE of a nil node"},
 		{lse(q), "not an attention op"},
 		{lse(G.Must(ops.SiLU(q))), "not an attention op"},

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"errors"
 	"fmt"
 
 	"gorgonia.org/gorgonia"
@@ -14,6 +15,11 @@ import (
 
 // SiLU returns x*sigmoid(x), elementwise, of any shape (arXiv 1702.03118).
 func SiLU(x *gorgonia.Node) (*gorgonia.Node, error) { return spec.Apply(pointwise.SiLU{}, x) }
+
+// SwiGLU returns SiLU(gate)*up, elementwise, of inputs of one shape (arXiv 2002.05202). Both have gradients.
+func SwiGLU(gate, up *gorgonia.Node) (*gorgonia.Node, error) {
+	return spec.Apply(pointwise.SwiGLU{}, gate, up)
+}
 
 // Sigmoid returns 1/(1+exp(-x)), elementwise, of any shape.
 func Sigmoid(x *gorgonia.Node) (*gorgonia.Node, error) { return spec.Apply(pointwise.Sigmoid{}, x) }
@@ -42,6 +48,14 @@ func RMSNorm(x, weight *gorgonia.Node, eps float64) (*gorgonia.Node, error) {
 // row or document: 0, or the number of earlier tokens if x continues a sequence. x has a gradient.
 func RoPE(x *gorgonia.Node, base float64, start int, opts ...Option) (*gorgonia.Node, error) {
 	return spec.ApplyWithDocuments(pointwise.RoPE{Base: base, Start: start}, opts, x)
+}
+
+// RoPEScaling makes the rotations of a RoPE slower; see ScaledRoPE.
+type RoPEScaling = pointwise.RoPEScaling
+
+// ScaledRoPE is RoPE with angles that scaling divides.
+func ScaledRoPE(x *gorgonia.Node, base float64, scaling RoPEScaling, start int, opts ...Option) (*gorgonia.Node, error) {
+	return spec.ApplyWithDocuments(pointwise.RoPE{Base: base, Scaling: scaling, Start: start}, opts, x)
 }
 
 // Softmax returns exp(x)/sum(exp(x)) over the last axis of x. x has rank 1 or more. A row that holds only -Inf gives
@@ -103,6 +117,17 @@ func CrossEntropy(logits, targets *gorgonia.Node) (*gorgonia.Node, error) {
 		return nil, err
 	}
 	return spec.Apply(vocab.CrossEntropy{}, logits, targets)
+}
+
+// Losses returns the losses of which the result of CrossEntropy is the mean, in nats: of the targets' shape, 0 where the
+// target is -1. They have no gradient.
+func Losses(crossEntropy *gorgonia.Node) (*gorgonia.Node, error) {
+	if crossEntropy != nil {
+		if s, _ := spec.SpecOf(crossEntropy.Op()); s == (vocab.CrossEntropy{}) {
+			return spec.Output(crossEntropy, 2)
+		}
+	}
+	return nil, errors.New("ops: losses: not a result of CrossEntropy")
 }
 
 // Embedding returns the rows of weight [V,dim] that ids [B,S] names: [B,S,dim]. ids are int32 or int; int is converted

@@ -57,6 +57,7 @@ func TestCrossEntropyExtremes(t *testing.T) {
 		out := runSpec(t, vocab.CrossEntropy{}, dt, x, targets)
 		testutil.Within(t, "loss", out[0].Floats, []float64{(math.Ln2 + far + math.Log(3)) / 3}, tolerance(dt))
 		testutil.Within(t, "lse", out[1].Floats, []float64{far + math.Ln2, math.Log(3), 0, 1 + math.Log(3)}, tolerance(dt))
+		testutil.Within(t, "losses", out[2].Floats, []float64{math.Ln2, 0, far, math.Log(3)}, tolerance(dt))
 		d := runSpec(t, vocab.CrossEntropyGrad{}, dt, x, targets, out[1], array{Name: "dloss", Floats: []float64{9}})[0]
 		testutil.Within(t, "gradient", d.Floats, []float64{-1.5, 1.5, 0, 0, 0, 0, 0, 3, -3, 1, -2, 1}, tolerance(dt))
 	}

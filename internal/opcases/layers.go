@@ -62,7 +62,11 @@ func activations() (list []Case) {
 	for _, shape := range [][]int{{1}, {7}, {8}, {255}, {3, 5, 2}, {1, 1, 17}, {4099}, {3*16384 + 5}, {100003}} {
 		x := normalTimes(3, "x", 1, shape...)
 		list = append(list, unary(named("silu", shape), x, ops.SiLU, ref.SiLU, ref.SiLUGrad),
-			unary(named("sigmoid", shape), x, ops.Sigmoid, ref.Sigmoid, ofResult(ref.Sigmoid, ref.SigmoidGrad)))
+			unary(named("sigmoid", shape), x, ops.Sigmoid, ref.Sigmoid, ofResult(ref.Sigmoid, ref.SigmoidGrad)),
+			Case{Name: named("swiglu", shape), Inputs: []Array{x, normalTimes(5, "up", 1, shape...)}, Cost: costOf(total(shape)),
+				Build:     func(in []*G.Node) (*G.Node, error) { return ops.SwiGLU(in[0], in[1]) },
+				Outputs:   func(in tensors) tensors { return results(ref.SwiGLU(in[0], in[1])) },
+				Gradients: func(in tensors, dy *ref.Tensor) tensors { return results(ref.SwiGLUGrad(in[0], in[1], dy)) }})
 	}
 	for _, shape := range [][]int{
 		{1}, {5}, {2, 3, 4, 3}, {4, 1}, {3, 1}, {33, 31}, {5, 67}, {257, 64}, {7, 1024}, {3, 1025}, {19000, 3},
@@ -215,7 +219,7 @@ func losses() (list []Case) {
 			shape...), targets}, Cost: costOf(total(shape)),
 			Build: func(in []*G.Node) (*G.Node, error) { return ops.CrossEntropy(in[0], in[1]) },
 			Outputs: func(in tensors) tensors {
-				return results(ref.From([]float64{ref.CrossEntropy(in[0], targets.Ints)}), ref.LogSumExp(in[0]))
+				return results(ref.From([]float64{ref.CrossEntropy(in[0], targets.Ints)}), ref.LogSumExp(in[0]), ref.Losses(in[0], targets.Ints))
 			},
 			Gradients: func(in tensors, dy *ref.Tensor) tensors {
 				d := ref.CrossEntropyGrad(in[0], targets.Ints)

@@ -84,6 +84,12 @@ func TestGradients(t *testing.T) {
 		{"silu", tensors{random(1, 7)},
 			func(x tensors) *ref.Tensor { return ref.SiLU(x[0]) },
 			func(x tensors, dy *ref.Tensor) tensors { return tensors{ref.SiLUGrad(x[0], dy)} }},
+		{"swiglu", tensors{random(1, 7), random(2, 7)},
+			func(x tensors) *ref.Tensor { return ref.SwiGLU(x[0], x[1]) },
+			func(x tensors, dy *ref.Tensor) tensors {
+				dgate, dup := ref.SwiGLUGrad(x[0], x[1], dy)
+				return tensors{dgate, dup}
+			}},
 		{"linear with bias", tensors{random(1, 2, 3, 4), random(2, 5, 4), random(3, 5)},
 			func(x tensors) *ref.Tensor { return ref.Linear(x[0], x[1], x[2]) },
 			func(x tensors, dy *ref.Tensor) tensors {

@@ -125,6 +125,17 @@ func SiLUGrad(x, dy *Tensor) *Tensor {
 	})
 }
 
+// SwiGLU returns SiLU(gate)*up, elementwise.
+func SwiGLU(gate, up *Tensor) *Tensor {
+	return zip(SiLU(gate), up, func(a, b float64) float64 { return a * b })
+}
+
+// SwiGLUGrad returns dgate and dup from dy.
+func SwiGLUGrad(gate, up, dy *Tensor) (dgate, dup *Tensor) {
+	product := func(a, b float64) float64 { return a * b }
+	return SiLUGrad(gate, zip(up, dy, product)), zip(SiLU(gate), dy, product)
+}
+
 // Softmax returns the softmax over the last axis.
 func Softmax(x *Tensor) *Tensor {
 	y := x.Clone()
@@ -211,6 +222,20 @@ func CrossEntropy(logits *Tensor, targets []int32) float64 {
 		}
 	}
 	return sum / float64(max(1, count(targets)))
+}
+
+// Losses returns -log softmax(logits)[target] in nats for each target, 0 for a negative one.
+func Losses(logits *Tensor, targets []int32) *Tensor {
+	lse := LogSumExp(logits)
+	width := len(logits.Data) / len(targets)
+	for i, t := range targets {
+		if t < 0 {
+			lse.Data[i] = 0
+		} else {
+			lse.Data[i] -= logits.Data[i*width+int(t)]
+		}
+	}
+	return lse
 }
 
 // CrossEntropyGrad returns the gradient of CrossEntropy with respect to logits: (softmax - onehot(target)) / count in

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
 // Step is the Spec of one step of decoding with a KVCache. Each sequence gets one new token. The op stores the token's
@@ -45,7 +46,12 @@ type Step struct {
 	// GateLayer: the op includes the linear layer and the sigmoid that compute the gates. The bits are those of
 	// linear.Linear with Dots and of pointwise.Sigmoid. A machine uses it where a plan has these ops one by one.
 	GateLayer bool
+
+	Scaling pointwise.RoPEScaling // of the rotary embedding
 }
+
+// RoPE returns the rotary embedding of queries and keys.
+func (op Step) RoPE() pointwise.RoPE { return pointwise.RoPE{Base: op.Base, Scaling: op.Scaling} }
 
 func (op Step) Name() string {
 	if op.Cache.Dense() {
@@ -96,7 +102,7 @@ func (op Step) CheckedInput() int { return op.Inputs().PageTable }
 
 func (op Step) Infer(in []spec.Operand) ([]spec.Operand, error) {
 	c := op.Cache
-	if err := cmp.Or(c.check(), spec.WantPositiveFloat("base", op.Base)); err != nil {
+	if err := cmp.Or(c.check(), spec.WantPositiveFloat("base", op.Base), op.Scaling.Validate()); err != nil {
 		return nil, err
 	}
 	switch {

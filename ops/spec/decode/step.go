@@ -55,7 +55,7 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op Step, in, out []spec.Arg) {
 			d.k[b], d.v[b] = in[at.K[b]], in[at.V[b]]
 		}
 	}
-	context, rope := (d.table.Last()-1)*c.PageLen, pointwise.RoPE{Base: op.Base}
+	context, rope := (d.table.Last()-1)*c.PageLen, op.RoPE()
 	d.blockRotations, d.tokenRotations = rope.Rotations(cpu.CeilDiv(context, pointwise.RotationBlock), 0,
 		pointwise.RotationBlock, c.KeyDim), rope.Rotations(pointwise.RotationBlock, 0, 1, c.KeyDim)
 	d.maxKeys = context

@@ -1,3 +1,3 @@
-// Package pointwise has the specs of ops that compute each element from few others: Add, SiLU, Sigmoid, GatedSum, RoPE,
-// Repeat, and of their gradients.
+// Package pointwise has the specs of ops that compute each element from few others: Add, SiLU, SwiGLU, Sigmoid, GatedSum,
+// RoPE, Repeat, and of their gradients.
 package pointwise

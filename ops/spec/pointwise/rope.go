@@ -17,6 +17,49 @@ type RoPE struct {
 	Base    float64 // base of the geometric series of the angles
 	Start   int     // position of the first token
 	Inverse bool    // rotate by the opposite angle
+	Scaling RoPEScaling
+}
+
+// RoPEScaling divides the angles of a RoPE, so that a model reads longer texts than it was trained with. The zero value
+// divides none.
+//
+// With Factor alone all angles are divided by it (position interpolation, arXiv 2306.15595). With Original it depends on
+// how often a pair turns in so many tokens, as in Llama 3.1: at most Low times, and its angle is divided by Factor; High
+// times or more, and it stays; between these the angle changes linearly with the number of turns.
+type RoPEScaling struct {
+	Factor    float64 // above 0; 0 in the zero value alone
+	Low, High float64 // turns in Original tokens, Low less than High
+	Original  int     // tokens of a text in training; 0: all angles are divided by Factor
+}
+
+// Validate returns an error that names what is wrong.
+func (s RoPEScaling) Validate() error {
+	switch {
+	case s == RoPEScaling{}:
+		return nil
+	case s.Original < 0:
+		return fmt.Errorf("original context of the rotary scaling is %d, want at least 0", s.Original)
+	case s.Original == 0 && (s.Low != 0 || s.High != 0) || s.Original > 0 && !(s.Low >= 0 && s.Low < s.High && s.High <= math.MaxFloat64):
+		return fmt.Errorf("rotary scaling between %v and %v turns in %d tokens, want a range if there are tokens", s.Low, s.High, s.Original)
+	}
+	return spec.WantPositiveFloat("factor of the rotary scaling", s.Factor)
+}
+
+// Terms returns a, n, low and b: a frequency of f turns a token becomes f*(t + (1-t)*a), where t = (n*f - low)*b, but
+// at least 0 and at most 1.
+func (s RoPEScaling) Terms() (a, n, low, b float64) {
+	if s.Original > 0 {
+		n, low, b = float64(s.Original), s.Low, 1/(s.High-s.Low)
+	}
+	return 1 / cmp.Or(s.Factor, 1), n, low, b
+}
+
+// Frequency returns the angle of pair i of d dimensions between one token and the next, in radians.
+func (op RoPE) Frequency(i, d int) float64 {
+	freq := math.Pow(op.Base, -float64(2*i)/float64(d))
+	a, n, low, b := op.Scaling.Terms()
+	t := min(max((n*freq/(2*math.Pi)-low)*b, 0), 1)
+	return freq * (t + (1-t)*a)
 }
 
 // maxStart bounds Start: angles are float64, and at much larger positions their fractions of a turn have no digits
@@ -47,7 +90,8 @@ func (op RoPE) Infer(in []spec.Operand) ([]spec.Operand, error) {
 	if op.Start < 0 || op.Start > maxStart {
 		return nil, fmt.Errorf("start is %d, want 0 to %d", op.Start, maxStart)
 	}
-	return in[:1], cmp.Or(spec.WantPositiveFloat("base", op.Base), spec.CheckTable(table, in[0].Shape[0], in[0].Shape[1]))
+	return in[:1], cmp.Or(spec.WantPositiveFloat("base", op.Base), op.Scaling.Validate(),
+		spec.CheckTable(table, in[0].Shape[0], in[0].Shape[1]))
 }
 
 // Bind implements Spec. Angles and their cos and sin are float64 for both types of x. y may be x.
@@ -102,7 +146,7 @@ func (op RoPE) Rotations(n, first, step, d int) []float64 {
 // setRotations sets a table of Rotations.
 func (op RoPE) setRotations(table []float64, first, step, d int) {
 	for i := 0; i < d; i += 2 {
-		freq := math.Pow(op.Base, -float64(i)/float64(d))
+		freq := op.Frequency(i/2, d)
 		for j := range len(table) / d {
 			sin, cos := math.Sincos(float64(first+j*step) * freq)
 			if op.Inverse {

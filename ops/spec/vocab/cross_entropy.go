@@ -12,8 +12,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
 )
 
-// CrossEntropy is the Spec of CrossEntropy: logits, targets -> loss, lse. The second output, of the targets' shape, is
-// the log of the sum of the exponentials of each row of logits, which the gradient needs.
+// CrossEntropy is the Spec of CrossEntropy: logits, targets -> loss, lse, losses. Of the targets' shape are lse, the log
+// of the sum of the exponentials of each row of logits, which the gradient needs, and losses, those of which loss is the
+// mean; 0 for a target of -1.
 type CrossEntropy struct{}
 
 func (CrossEntropy) Name() string       { return "cross entropy" }
@@ -29,13 +30,14 @@ func (CrossEntropy) Infer(in []spec.Operand) ([]spec.Operand, error) {
 		return nil, fmt.Errorf("logits has rank %d %v, want rank 2 or 3", n, s)
 	}
 	rows := s[:s.Dims()-1].Clone()
-	return []spec.Operand{{Dtype: in[0].Dtype, Shape: tensor.Shape{}}, {Dtype: in[0].Dtype, Shape: rows}},
+	each := spec.Operand{Dtype: in[0].Dtype, Shape: rows}
+	return []spec.Operand{{Dtype: in[0].Dtype, Shape: tensor.Shape{}}, each, each},
 		spec.WantShape("targets", in[1].Shape, rows...)
 }
 
 func (CrossEntropy) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	spec.BindCheck(k, CrossEntropy{}, in)
-	spec.ByType(in[0].Dtype, bindCrossEntropy[float32], bindCrossEntropy[float64])(k, in[0], in[1], out[0], out[1])
+	spec.ByType(in[0].Dtype, bindCrossEntropy[float32], bindCrossEntropy[float64])(k, in[0], in[1], out)
 }
 
 func (CrossEntropy) CheckedInput() int { return 1 }
@@ -45,7 +47,8 @@ func (CrossEntropy) Check(in []spec.Operand, b *cpu.Buf) error {
 }
 
 // bindCrossEntropy sums the losses of each piece's rows in float64, then the pieces in ascending order.
-func bindCrossEntropy[T cpu.Float](k *cpu.Kernel, logits, targets, loss, lse spec.Arg) {
+func bindCrossEntropy[T cpu.Float](k *cpu.Kernel, logits, targets spec.Arg, out []spec.Arg) {
+	loss, lse, losses := out[0], out[1], out[2]
 	vocab, rows := logits.Last(), targets.Elements()
 	size := spec.RowsPerPiece(vocab)
 	sums := cpu.Work[float64](k, cpu.CeilDiv(rows, size))
@@ -58,9 +61,12 @@ func bindCrossEntropy[T cpu.Float](k *cpu.Kernel, logits, targets, loss, lse spe
 			top := cpu.Max(row)
 			logSum := math.Log(norm.ExpSum(exp, row, top))
 			cpu.Slice[T](lse.Buf)[i] = T(float64(top) + logSum)
+			own := 0.0
 			if target := cpu.Slice[int32](targets.Buf)[i]; target >= 0 {
-				sum += logSum + (float64(top) - float64(row[target])) // the distance first: a large logit would swallow logSum
+				own = logSum + (float64(top) - float64(row[target])) // the distance first: a large logit would swallow logSum
 			}
+			cpu.Slice[T](losses.Buf)[i] = T(own)
+			sum += own
 		}
 		cpu.Slice[float64](sums)[piece] = sum
 	})

@@ -223,7 +223,7 @@ func paramsOf(b *kernels.Call, op decode.Step) (p *decodeParams, keys [branches]
 func (p *decodeParams) setTurns(op decode.Step) {
 	d := op.Cache.KeyDim
 	for i := range d / 2 {
-		p.turns[i] = math.Pow(op.Base, -2*float64(i)/float64(d)) / (2 * math.Pi)
+		p.turns[i] = op.RoPE().Frequency(i, d) / (2 * math.Pi)
 	}
 }
 

@@ -19,7 +19,7 @@ struct ColumnsParams {
   int64_t rows;
   int64_t seq; // S
   int64_t start;
-  double log2_base;
+  Rotary rotary;
   int32_t end[kMaxParts];    // the column after each part
   int32_t rotated[kMaxParts]; // whether each part is rotated
   int32_t parts;
@@ -152,7 +152,7 @@ template <typename T, bool kSplit> __device__ __forceinline__ void columns_narro
 template <typename T, bool kSplit> __device__ __forceinline__ void columns(const ColumnsParams& p) {
   extern __shared__ float4 nsa_dynamic_shared[];
   double* turns = reinterpret_cast<double*>(nsa_dynamic_shared);
-  fill_turns(turns, p.dim, p.log2_base);
+  fill_turns(turns, p.dim, p.rotary);
   bool wide = p.wide && aligned(p.joint);
   for (int i = 0; i < p.parts; ++i) wide = wide && aligned(p.part[i][0], p.part[i][1], p.part[i][2]);
   if (wide) {

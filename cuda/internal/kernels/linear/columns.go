@@ -16,7 +16,7 @@ type columnsParams struct {
 	part                      [linear.MaxFused][linear.MaxTerms]kernels.Ref
 	documents, starts         kernels.Ref
 	rows, seq, start          int64
-	log2Base                  float64
+	rotary                    pointwisekernels.Rotary
 	end                       [linear.MaxFused]int32
 	rotated                   [linear.MaxFused]int32
 	parts, dim, inverse, wide int32
@@ -87,7 +87,7 @@ func (m columns) argument(c *kernels.Call) *columnsParams {
 		if m.rotated[i] {
 			size = part.Dim(3)
 			p.seq, p.dim, p.start = part.Dim(1), int32(size), int64(m.rope.Start)
-			p.log2Base, p.inverse = math.Log2(m.rope.Base), kernels.Flag(m.rope.Inverse)
+			p.rotary, p.inverse = pointwisekernels.RotaryOf(m.rope), kernels.Flag(m.rope.Inverse)
 		}
 		p.wide &= kernels.Flag(size%c.Type.Lanes() == 0)
 	}

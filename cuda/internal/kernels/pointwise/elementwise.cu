@@ -2,6 +2,7 @@
 //
 //   silu          x -> y = x sigmoid(x)                     silu_grad     x, dy -> dx = dy s (1 + x (1 - s)), s = sigmoid(x)
 //   sigmoid       x -> y = 1/(1 + exp(-x))                  sigmoid_grad  y, dy -> dx = dy y (1 - y)
+//   swiglu        gate, up -> y = up gate sigmoid(gate)     swiglu_grad   gate, up, dy -> dgate, dup
 //   add           x0 + x1 + ... -> y, 1 to 8 terms, added in this order and rounded once; each term and y is T or float32
 //
 // Outputs are written with =. An output may be one of the inputs. Nothing is saved.
@@ -19,6 +20,15 @@ struct BinaryParams {
   const void* a;
   const void* b;
   void* y;
+  int64_t n;
+};
+
+struct SwigluGradParams {
+  const void* gate;
+  const void* up;
+  const void* dy;
+  void* dgate;
+  void* dup;
   int64_t n;
 };
 
@@ -79,6 +89,33 @@ template <typename T> __device__ void sigmoid_grad(const BinaryParams& p) {
   binary<T>(p, [](float y, float dy) { return dy * y * (1.0f - y); });
 }
 
+template <typename T> __device__ void swiglu(const BinaryParams& p) {
+  binary<T>(p, [](float gate, float up) { return gate * sigmoid_of<T>(gate) * up; });
+}
+
+template <typename T> __device__ void swiglu_grad(const SwigluGradParams& p) {
+  const T* gate = static_cast<const T*>(p.gate);
+  const T* up = static_cast<const T*>(p.up);
+  const T* dy = static_cast<const T*>(p.dy);
+  T* dgate = static_cast<T*>(p.dgate);
+  T* dup = static_cast<T*>(p.dup);
+  elementwise<T>(p.n, aligned(gate, up, dy, dgate, dup), [&](auto width, int64_t i) {
+    constexpr int W = decltype(width)::value;
+    float g[W], u[W], d[W];
+    read<W>(gate + i, g);
+    read<W>(up + i, u);
+    read<W>(dy + i, d);
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      const float s = sigmoid_of<T>(g[j]);
+      u[j] *= d[j] * s * (1.0f + g[j] * (1.0f - s));
+      d[j] *= g[j] * s;
+    }
+    write<W>(dgate + i, u);
+    write<W>(dup + i, d);
+  });
+}
+
 template <typename T> __device__ void add(const AddParams& p) {
   bool wide = aligned(p.y);
   for (int k = 0; k < p.terms; ++k) wide = wide && aligned(p.x[k]);
@@ -111,4 +148,6 @@ NSA_KERNEL(silu, UnaryParams, 256)
 NSA_KERNEL(sigmoid, UnaryParams, 256)
 NSA_KERNEL(silu_grad, BinaryParams, 256)
 NSA_KERNEL(sigmoid_grad, BinaryParams, 256)
+NSA_KERNEL(swiglu, BinaryParams, 256)
+NSA_KERNEL(swiglu_grad, SwigluGradParams, 256)
 NSA_KERNEL(add, AddParams, 256)

@@ -9,5 +9,5 @@ import (
 
 // Entries returns the entries of the ops.
 func Entries() []kernels.Entry {
-	return slices.Concat(addEntries(), activationEntries(), ropeEntries(), gatedSumEntries(), repeatEntries())
+	return slices.Concat(addEntries(), activationEntries(), swiGLUEntries(), ropeEntries(), gatedSumEntries(), repeatEntries())
 }

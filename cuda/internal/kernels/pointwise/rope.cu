@@ -15,7 +15,7 @@ struct RoPEParams {
   int64_t tokens;
   int64_t seq; // S
   int64_t start;
-  double log2_base;
+  Rotary rotary;
   int32_t heads;
   int32_t dim;
   int32_t inverse;
@@ -58,7 +58,7 @@ template <typename T, int W> __device__ __forceinline__ void rope_pairs(const Ro
 // Dynamic shared memory: float64 [D/2], the turns of each pair from one position to the next.
 template <typename T> __device__ void rope(const RoPEParams& p) {
   extern __shared__ double turns[];
-  fill_turns(turns, p.dim, p.log2_base);
+  fill_turns(turns, p.dim, p.rotary);
   if (p.dim % kLanes<T> == 0 && aligned(p.x, p.y)) {
     rope_pairs<T, kLanes<T>>(p, turns);
   } else {

@@ -1,4 +1,5 @@
-// Rotations of rotary position embedding: the pair (2j, 2j+1) of a head [D] is rotated by the angle position * base^(-2j/D).
+// Rotations of rotary position embedding: the pair (2j, 2j+1) of a head [D] is rotated by the angle position * base^(-2j/D), which a Scaling
+// may divide.
 //
 // The angle is computed as a number of full turns in float64, and only its fraction is rounded to float32. So it is as exact at position
 // 2^20 as at 0.
@@ -8,14 +9,21 @@
 
 namespace nsa {
 
+// The base of the angles and the terms of pointwise.RoPEScaling.
+struct Rotary {
+  double log2_base, a, n, low, b;
+};
+
 // turns_of returns the full turns of pair j from one position to the next.
-__device__ __forceinline__ double turns_of(int j, int dim, double log2_base) {
-  return exp2(-(2.0 * j / dim) * log2_base) * 0.15915494309189533577; // 1/(2 pi)
+__device__ __forceinline__ double turns_of(int j, int dim, const Rotary& rotary) {
+  const double turns = exp2(-(2.0 * j / dim) * rotary.log2_base) * 0.15915494309189533577; // 1/(2 pi)
+  const double t = fmin(fmax((rotary.n * turns - rotary.low) * rotary.b, 0.0), 1.0);
+  return turns * (t + (1 - t) * rotary.a);
 }
 
 // fill_turns sets turns [dim/2], in shared memory, to turns_of each pair. All threads call it; it ends with a barrier.
-__device__ __forceinline__ void fill_turns(double* turns, int dim, double log2_base) {
-  for (int j = threadIdx.x; j < dim / 2; j += blockDim.x) turns[j] = turns_of(j, dim, log2_base);
+__device__ __forceinline__ void fill_turns(double* turns, int dim, const Rotary& rotary) {
+  for (int j = threadIdx.x; j < dim / 2; j += blockDim.x) turns[j] = turns_of(j, dim, rotary);
   __syncthreads();
 }
 

@@ -15,11 +15,20 @@ func ropeEntries() []kernels.Entry {
 	})
 }
 
+// Rotary is Rotary of rope.cuh.
+type Rotary struct{ log2Base, a, n, low, b float64 }
+
+// RotaryOf returns the angles of op.
+func RotaryOf(op pointwise.RoPE) Rotary {
+	a, n, low, b := op.Scaling.Terms()
+	return Rotary{math.Log2(op.Base), a, n, low, b}
+}
+
 // ropeParams is RoPEParams of rope.cu.
 type ropeParams struct {
 	x, y, documents, starts kernels.Ref
 	tokens, seq, start      int64
-	log2Base                float64
+	rotary                  Rotary
 	heads, dim, inverse, _  int32
 }
 
@@ -42,7 +51,7 @@ func rope(b *kernels.Builder, op pointwise.RoPE) {
 	seq, heads, dim := x.Dim(1), x.Dim(2), x.Dim(3)
 	p := &ropeParams{
 		x: x.Ref, y: y.Ref, documents: b.Documents, starts: b.Starts, tokens: x.Dim(0) * seq, seq: seq,
-		start: int64(op.Start), log2Base: math.Log2(op.Base), heads: int32(heads), dim: int32(dim), inverse: kernels.Flag(op.Inverse),
+		start: int64(op.Start), rotary: RotaryOf(op), heads: int32(heads), dim: int32(dim), inverse: kernels.Flag(op.Inverse),
 	}
 	perThread := int64(2)
 	if dim%b.Type.Lanes() == 0 {

@@ -10,7 +10,7 @@ func crossEntropyEntries() []kernels.Entry {
 	logits, targets := kernels.Float32("logits"), kernels.Int32("targets")
 	return kernels.Entries(
 		kernels.EntryFor[vocab.CrossEntropy]{
-			Types: kernels.In(logits, targets).Out(kernels.Float32("loss", "lse")), Launches: crossEntropy,
+			Types: kernels.In(logits, targets).Out(kernels.Float32("loss", "lse", "losses")), Launches: crossEntropy,
 		},
 		kernels.EntryFor[vocab.CrossEntropyGrad]{
 			Types:    kernels.In(logits, targets, kernels.Float32("lse", "dloss")).Out(kernels.Float("dlogits")),
@@ -39,15 +39,14 @@ type (
 	}
 )
 
-// crossEntropy adds logits [rows,V], targets [rows] -> loss, lse [rows]: the mean over the targets that are not -1.
+// crossEntropy adds logits [rows,V], targets [rows] -> loss, lse, losses [rows]: the mean over the targets that are not -1.
 func crossEntropy(b *kernels.Builder, _ vocab.CrossEntropy) {
-	logits, targets, loss, lse := b.In[0], b.In[1], b.Out[0], b.Out[1]
+	logits, targets, loss, lse, losses := b.In[0], b.In[1], b.Out[0], b.Out[1], b.Out[2]
 	rows, vocab := logits.Rows()
-	rowLoss := b.Work(4 * rows)
-	p := &crossEntropyParams{logits.Ref, targets.Ref, lse.Ref, rowLoss, rows, vocab}
+	p := &crossEntropyParams{logits.Ref, targets.Ref, lse.Ref, losses.Ref, rows, vocab}
 	b.AddRows("nsa_cross_entropy_f32", rows, vocab, p)
 	b.AddLaunch("nsa_cross_entropy_mean_f32", kernels.Line(1), kernels.Line(1024), 0,
-		&crossEntropyMeanParams{rowLoss, targets.Ref, loss.Ref, rows})
+		&crossEntropyMeanParams{losses.Ref, targets.Ref, loss.Ref, rows})
 }
 
 // crossEntropyGrad adds logits, targets, lse, dloss -> dlogits.
