@@ -3,8 +3,10 @@ package nn
 import (
 	"cmp"
 	"math"
+	"strings"
 
 	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -21,6 +23,53 @@ type AttentionConfig struct {
 	KeyDim   int     // width of a query and a key; even, because the rotary embedding rotates pairs
 	ValueDim int     // width of a value
 	RoPEBase float64 // base of the rotary embedding's wavelengths; 0 is 10000
+	// of the rotary embedding; the zero value scales nothing
+	RoPEScaling ops.RoPEScaling `json:",omitzero"`
+
+	Projections
+}
+
+// Projections says what an attention layer has beside the weights of its projections. The zero value is TinyLM's and
+// Llama's: nothing.
+type Projections struct {
+	QKVBias    bool `json:",omitempty"` // biases of the projections to queries, keys and values, as in Qwen2
+	OutputBias bool `json:",omitempty"` // a bias of the output projection
+	// if not 0, each head's queries and keys are normed by an RMSNorm with this eps before they are rotated, as in Qwen3;
+	// all heads share its weight, and so do the keys of all branches
+	QKNorm float64 `json:",omitempty"`
+}
+
+func (p Projections) check() error {
+	if p.QKNorm != 0 && !(p.QKNorm > 0 && p.QKNorm < 1) {
+		return fault.Of("QKNorm", "qk norm", "has the eps %v, want 0 for none or one between 0 and 1", p.QKNorm)
+	}
+	return nil
+}
+
+// params returns the layer's parameters that p adds. heads are the outputs of the projections with a bias by name.
+func (p Projections) params(prefix string, keyDim, dim int, heads []Param) (list []Param) {
+	if p.QKVBias {
+		for _, h := range heads {
+			list = append(list, Param{strings.TrimSuffix(h.Name, "weight") + "bias", h.Shape[:1], nil})
+		}
+	}
+	if p.OutputBias {
+		list = append(list, Param{prefix + "wo.bias", tensor.Shape{dim}, nil})
+	}
+	if p.QKNorm != 0 {
+		for _, name := range []string{"q_norm", "k_norm"} {
+			list = append(list, Param{prefix + name + ".weight", tensor.Shape{keyDim}, Ones()})
+		}
+	}
+	return list
+}
+
+// norm returns queries or keys [B,S,H,D], normed by the given norm of the layer if it has one.
+func (p Projections) norm(b *Builder, x *G.Node, name string) *G.Node {
+	if p.QKNorm == 0 {
+		return x
+	}
+	return b.RMSNorm(x, name, p.QKNorm)
 }
 
 // Validate returns an error that names a size that is wrong or does not fit another one.
@@ -49,16 +98,17 @@ func (c AttentionConfig) check() error {
 	case c.RoPEBase != 0 && !(c.RoPEBase > 1 && c.RoPEBase <= math.MaxFloat64):
 		return fault.Of("RoPEBase", "rope base", "is %v, want a finite number above 1", c.RoPEBase)
 	}
-	return checkParams(c.LayerParams(""), "Dim Heads KVHeads KeyDim ValueDim")
+	return cmp.Or(c.RoPEScaling.Validate(), c.Projections.check(), checkParams(c.LayerParams(""), "Dim Heads KVHeads KeyDim ValueDim"))
 }
 
 // LayerParams returns the layer's parameters. Their names begin with prefix (such as "layers.0.attn."). Weights are
 // [out,in], with first values from LeCunNormal.
 func (c AttentionConfig) LayerParams(prefix string) []Param {
-	return []Param{
+	list := []Param{
 		linearParam(prefix+"wq", c.Heads*c.KeyDim, c.Dim), linearParam(prefix+"wk", c.KVHeads*c.KeyDim, c.Dim),
 		linearParam(prefix+"wv", c.KVHeads*c.ValueDim, c.Dim), linearParam(prefix+"wo", c.Dim, c.Heads*c.ValueDim),
 	}
+	return append(list, c.Projections.params(prefix, c.KeyDim, c.Dim, list[:3])...)
 }
 
 // Cache returns the sizes of a cache of the layer. slots is the number of sequences; they share pages of pageLen tokens
@@ -136,17 +186,20 @@ func (l *Attention) ApplyParts(x *G.Node, opts ...ApplyOption) (p AttentionParts
 func (l *Attention) parts(b *Builder, x *G.Node, position ops.Option,
 	context func(k, v *G.Node) (*G.Node, *G.Node)) (p AttentionParts) {
 	q, k, v := l.project(b, x)
-	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, l.config.RoPEBase, 0, position)) }
+	rope := func(x *G.Node) *G.Node {
+		return b.Node(ops.ScaledRoPE(x, l.config.RoPEBase, l.config.RoPEScaling, 0, position))
+	}
 	q, k = rope(q), rope(k)
 	p.K, p.V = context(k, v)
 	p.Output = b.Linear(b.Node(ops.CausalAttention(q, p.K, p.V, position)), l.prefix+"wo")
 	return p
 }
 
-// project returns the projections of x [B,S,Dim], not yet rotated: q [B,S,Hq,D], k [B,S,Hkv,D] and v [B,S,Hkv,Dv].
+// project returns the projections of x [B,S,Dim], normed but not yet rotated: q [B,S,Hq,D], k [B,S,Hkv,D] and v [B,S,Hkv,Dv].
 func (l *Attention) project(b *Builder, x *G.Node) (q, k, v *G.Node) {
 	heads := func(name string, n int) *G.Node { return b.Linear(x, l.prefix+name, ops.WithHeads(n)) }
-	return heads("wq", l.config.Heads), heads("wk", l.config.KVHeads), heads("wv", l.config.KVHeads)
+	q, k, v = heads("wq", l.config.Heads), heads("wk", l.config.KVHeads), heads("wv", l.config.KVHeads)
+	return l.config.norm(b, q, l.prefix+"q_norm"), l.config.norm(b, k, l.prefix+"k_norm"), v
 }
 
 // Decode adds the layer to the graph of x [B,1,Dim], one token for each slot of the cache. The output [B,1,Dim] is that
@@ -161,7 +214,7 @@ func (l *Attention) Decode(x *G.Node, c Cache) (_ *G.Node, err error) {
 	}
 	b := l.builder
 	q, k, v := l.project(&b, x)
-	o := b.Apply(decode.Step{Cache: c.KVCache, Base: l.config.RoPEBase}, q, k, v, c.Values, c.PageTable)
+	o := b.Apply(decode.Step{Cache: c.KVCache, Base: l.config.RoPEBase, Scaling: l.config.RoPEScaling}, q, k, v, c.Values, c.PageTable)
 	return b.Linear(o, l.prefix+"wo"), b.err
 }
 

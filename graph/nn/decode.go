@@ -68,7 +68,8 @@ func (l *NSA) Decode(x *G.Node, c Cache) (d Decoded, err error) {
 	q, k, v := l.project(&b, x)
 	inputs := append(G.Nodes{q}, l.config.interleaved(k, v)...)
 	inputs = append(append(inputs, l.gates(&b, x)), l.phiInputs(&b)...)
-	sum := b.Apply(decode.Step{Cache: c.KVCache, Base: l.config.RoPEBase, MLP: l.config.hasMLP()},
+	sum := b.Apply(decode.Step{Cache: c.KVCache, Base: l.config.RoPEBase, Scaling: l.config.RoPEScaling,
+		MLP: l.config.hasMLP()},
 		append(inputs, c.Values, c.PageTable)...)
 	d.Blocks = b.Output(sum, 1)
 	d.Output = b.Linear(sum, l.prefix+"wo")

@@ -46,6 +46,10 @@ type NSAConfig struct {
 	GateHidden     int            // hidden width of the gates' MLP
 	GateActivation GateActivation // "" is GateSigmoid
 	RoPEBase       float64        // base of the rotary embedding's wavelengths; 0 is 10000
+	// of the rotary embedding; the zero value scales nothing
+	RoPEScaling ops.RoPEScaling `json:",omitzero"`
+
+	Projections
 
 	// Without leaves out branches with their projections and gates, but not all of them, and not the compressed one where
 	// the selected one selects by its keys. The rest stays the same. The window branch alone is gated sliding window
@@ -107,7 +111,8 @@ func (c NSAConfig) Validate() (err error) {
 
 // dense returns the sizes of a dense layer with the same heads.
 func (c NSAConfig) dense() AttentionConfig {
-	return AttentionConfig{c.Dim, c.Heads, c.KVHeads, c.KeyDim, c.ValueDim, c.RoPEBase}
+	return AttentionConfig{c.Dim, c.Heads, c.KVHeads, c.KeyDim, c.ValueDim, c.RoPEBase, c.RoPEScaling,
+		c.Projections}
 }
 
 func checkSize(name, label string, v int) error {
@@ -149,6 +154,7 @@ func (c NSAConfig) LayerParams(prefix string) []Param {
 		list = append(list, linear("wk_"+shortName(b), c.KVHeads*c.KeyDim, c.Dim),
 			linear("wv_"+shortName(b), c.KVHeads*c.ValueDim, c.Dim))
 	}
+	projections := list[:len(list):len(list)]
 	if c.hasMLP() {
 		for _, s := range []struct {
 			name string
@@ -160,7 +166,8 @@ func (c NSAConfig) LayerParams(prefix string) []Param {
 	}
 	list = append(list, gate("gate.w1", c.GateHidden, c.Dim)...)
 	list = append(list, gate("gate.w2", len(c.branches())*c.Heads, c.GateHidden)...)
-	return append(list, linear("wo", c.Dim, c.Heads*c.ValueDim))
+	list = append(list, linear("wo", c.Dim, c.Heads*c.ValueDim))
+	return append(list, c.Projections.params(prefix, c.KeyDim, c.Dim, projections)...)
 }
 
 // NSA is a layer of Native Sparse Attention: projections, rotary embedding, the compressed, the selected and the window
@@ -274,7 +281,7 @@ func (l *NSA) parts(b *Builder, x *G.Node, position ops.Option,
 	context func(k, v perBranch) (perBranch, perBranch)) (p NSAParts) {
 	c := l.config
 	q, k, v := l.project(b, x)
-	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, c.RoPEBase, 0, position)) }
+	rope := func(x *G.Node) *G.Node { return b.Node(ops.ScaledRoPE(x, c.RoPEBase, c.RoPEScaling, 0, position)) }
 	q = rope(q)
 	for _, branch := range c.branches() {
 		k[branch] = rope(k[branch])
@@ -302,14 +309,14 @@ func (l *NSA) parts(b *Builder, x *G.Node, position ops.Option,
 	return p
 }
 
-// project returns the projections of x [B,S,Dim], not yet rotated: q [B,S,Hq,D], and k [B,S,Hkv,D] and v [B,S,Hkv,Dv]
+// project returns the projections of x [B,S,Dim], normed but not yet rotated: q [B,S,Hq,D], and k [B,S,Hkv,D] and v [B,S,Hkv,Dv]
 // of each branch.
 func (l *NSA) project(b *Builder, x *G.Node) (q *G.Node, k, v perBranch) {
 	heads := func(name string, n int) *G.Node { return b.Linear(x, l.prefix+name, ops.WithHeads(n)) }
-	q = heads("wq", l.config.Heads)
+	q = l.config.norm(b, heads("wq", l.config.Heads), l.prefix+"q_norm")
 	for _, branch := range l.config.branches() {
-		k[branch], v[branch] = heads("wk_"+shortName(branch), l.config.KVHeads),
-			heads("wv_"+shortName(branch), l.config.KVHeads)
+		k[branch] = l.config.norm(b, heads("wk_"+shortName(branch), l.config.KVHeads), l.prefix+"k_norm")
+		v[branch] = heads("wv_"+shortName(branch), l.config.KVHeads)
 	}
 	return q, k, v
 }

@@ -38,17 +38,21 @@ func (a Attention) kinds() (list []Attention) {
 	return list
 }
 
-// normEps is added to the mean square in every norm.
-const normEps = 1e-6
-
 // Config are the sizes of a model.
 type Config struct {
 	Vocab     int       // tokens; 256 for bytes
 	Context   int       // tokens of a training window; by default, generated tokens look back as far
-	Layers    int       // blocks of attention and MLP; the MLPs are four times as wide as the residual stream
+	Layers    int       // blocks of attention and MLP
 	Attention Attention // "" is NSA
 
-	// The sizes of each attention layer. Dense ones use only Dim, Heads, KVHeads, KeyDim, ValueDim and RoPEBase.
+	// What families of models differ in; zero values are TinyLM's.
+	MLPDim   int     `json:",omitempty"` // width of the MLPs; 0 is four times the width of the residual stream
+	GatedMLP bool    `json:",omitempty"` // w2·(SiLU(w1·x)*(w3·x)), SwiGLU, instead of w2·SiLU(w1·x)
+	TiedHead bool    `json:",omitempty"` // the head is the embedding
+	NormEps  float64 `json:",omitempty"` // added to the mean square in every norm; 0 is 1e-6
+
+	// The sizes of each attention layer. Dense ones use only Dim, Heads, KVHeads, KeyDim, ValueDim,
+	// RoPEBase, RoPEScaling and Projections.
 	nn.NSAConfig
 }
 
@@ -76,6 +80,12 @@ func (c Config) check() error {
 		if s.v < 1 || s.v > s.max {
 			return fault.Of(s.name, s.label, "is %d, want 1 to %d", s.v, s.max)
 		}
+	}
+	switch {
+	case c.MLPDim < 0 || c.MLPDim > maxSize:
+		return fault.Of("MLPDim", "mlp dim", "is %d, want 0 to %d", c.MLPDim, maxSize)
+	case c.NormEps != 0 && !(c.NormEps > 0 && c.NormEps < 1):
+		return fault.Of("NormEps", "norm eps", "is %v, want 0 for 1e-6 or a number between 0 and 1", c.NormEps)
 	}
 	kinds := c.Attention.kinds()
 	if len(kinds) > c.Layers {
@@ -133,9 +143,15 @@ func (c Config) LearnableParams() []nn.Param {
 		} else {
 			list = append(list, c.nsaConfig(i).LayerParams(a+"attn.")...)
 		}
-		list = append(list, norm(a+"mlp_norm"), linear(a+"mlp.w1", 4*c.Dim, c.Dim), linear(a+"mlp.w2", c.Dim, 4*c.Dim))
+		list = append(list, norm(a+"mlp_norm"), linear(a+"mlp.w1", c.mlpDim(), c.Dim), linear(a+"mlp.w2", c.Dim, c.mlpDim()))
+		if c.GatedMLP {
+			list = append(list, linear(a+"mlp.w3", c.mlpDim(), c.Dim))
+		}
 	}
-	list = append(list, norm("norm"), linear("head", c.Vocab, c.Dim))
+	list = append(list, norm("norm"))
+	if !c.TiedHead {
+		list = append(list, linear("head", c.Vocab, c.Dim))
+	}
 	for i, p := range list {
 		if strings.HasSuffix(p.Name, "attn.wo.weight") || strings.HasSuffix(p.Name, "mlp.w2.weight") {
 			list[i].Init = nn.Normal(1 / math.Sqrt(float64(p.Shape[1])) / math.Sqrt(float64(2*c.Layers)))
@@ -160,8 +176,10 @@ func (c Config) nsaConfig(layer int) nn.NSAConfig {
 
 func (c Config) denseConfig() nn.AttentionConfig {
 	return nn.AttentionConfig{Dim: c.Dim, Heads: c.Heads, KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim,
-		RoPEBase: c.RoPEBase}
+		RoPEBase: c.RoPEBase, RoPEScaling: c.RoPEScaling, Projections: c.Projections}
 }
+
+func (c Config) mlpDim() int { return cmp.Or(c.MLPDim, 4*c.Dim) }
 
 // Parameters returns the number of the model's learnable numbers.
 func (c Config) Parameters() int { return int(c.parameters()) }

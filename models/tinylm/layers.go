@@ -1,6 +1,7 @@
 package tinylm
 
 import (
+	"cmp"
 	"math"
 
 	G "gorgonia.org/gorgonia"
@@ -22,15 +23,33 @@ type Layer struct {
 // mlp(norm(x)). It returns the output of the last norm, [B,S,dim], for tokens [B,S]. attention gets a layer's index, x
 // and norm(x).
 func (c Config) stream(b *nn.Builder, tokens *G.Node, attention func(i int, x, normed *G.Node) *G.Node) *G.Node {
-	norm := func(x *G.Node, name string) *G.Node { return b.RMSNorm(x, name, normEps) }
+	norm := func(x *G.Node, name string) *G.Node { return b.RMSNorm(x, name, cmp.Or(c.NormEps, 1e-6)) }
 	x := b.Node(ops.Embedding(b.Param("embed.weight"), tokens)) // [B,S,dim]
 	for i := range c.Layers {
 		a := layerPrefix(i)
 		x = b.Node(ops.Add(x, attention(i, x, norm(x, a+"attn_norm"))))
-		hidden := b.Node(ops.SiLU(b.Linear(norm(x, a+"mlp_norm"), a+"mlp.w1")))
-		x = b.Node(ops.Add(x, b.Linear(hidden, a+"mlp.w2")))
+		x = b.Node(ops.Add(x, c.mlp(b, norm(x, a+"mlp_norm"), a+"mlp.")))
 	}
 	return norm(x, "norm")
+}
+
+// mlp adds the MLP whose parameters have this prefix to the graph of x [B,S,dim] and returns its output [B,S,dim].
+func (c Config) mlp(b *nn.Builder, x *G.Node, prefix string) *G.Node {
+	hidden := b.Linear(x, prefix+"w1")
+	if c.GatedMLP {
+		hidden = b.Node(ops.SwiGLU(hidden, b.Linear(x, prefix+"w3")))
+	} else {
+		hidden = b.Node(ops.SiLU(hidden))
+	}
+	return b.Linear(hidden, prefix+"w2")
+}
+
+// head returns the logits [...,V] of the last norm's output x [...,dim].
+func (c Config) head(b *nn.Builder, x *G.Node) *G.Node {
+	if c.TiedHead {
+		return b.Node(ops.Linear(x, b.Param("embed.weight")))
+	}
+	return b.Linear(x, "head")
 }
 
 // addLogits adds a model to the graph of b and returns its logits [B,S,V] for tokens [B,S], and its layers. attention has
@@ -48,7 +67,7 @@ func (c Config) addLogits(b *nn.Builder, tokens *G.Node, attention []nn.ApplyOpt
 		layers = append(layers, l)
 		return l.Output
 	})
-	return b.Linear(x, "head"), layers
+	return c.head(b, x), layers
 }
 
 // addDecode adds the model to the graph of b for one token of each slot, tokens [B,1]. It returns the logits [B,1,V].
@@ -61,7 +80,7 @@ func (c Config) addDecode(b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.N
 		d, err := b.NSA(prefix, c.nsaConfig(i)).Decode(x, caches[i])
 		return b.Node(d.Output, err)
 	})
-	return b.Linear(x, "head")
+	return c.head(b, x)
 }
 
 // addPrefill adds the model to the graph of b for tokens [1,S] of a sequence, its first ones or those at run, and writes
@@ -95,7 +114,7 @@ func (c Config) addPrefill(b *nn.Builder, tokens, last *G.Node, run nn.Run, cach
 		return nil
 	}
 	rows := b.Node(G.Reshape(x, x.Shape()[1:].Clone()))
-	return b.Linear(b.Node(ops.Embedding(rows, last)), "head")
+	return c.head(b, b.Node(ops.Embedding(rows, last)))
 }
 
 // GateStatistics has weighted means over the gates of queries. Add makes them; weights should sum to 1.

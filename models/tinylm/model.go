@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -31,6 +32,7 @@ type Model struct {
 	logits      *G.Node // [B,S,V]
 	layers      []Layer
 	loss        *G.Node // scalar
+	losses      *G.Node // of WithLosses, [B,S]
 	learnables  G.Nodes
 	grads       []G.ValueGrad // nil: without gradients
 	vm          G.VM
@@ -110,6 +112,9 @@ func (m *Model) build(c Config, b *nn.Builder, o modelOptions) (err error) {
 	}
 	m.logits, m.layers = c.addLogits(b, tokens, attention)
 	m.loss = b.Node(ops.CrossEntropy(m.logits, targets))
+	if o.losses {
+		m.losses = b.Node(ops.Losses(m.loss))
+	}
 	if b.Err() != nil {
 		return b.Err()
 	}
@@ -362,6 +367,23 @@ func (m *Model) readLoss() (float64, error) {
 		return float64(*v), err
 	}
 	return 0, cmp.Or(err, errNotRun)
+}
+
+// Losses returns the cross entropy of each target of the last run of a model built WithLosses, [B,S] row by row, in
+// nats: 0 for a target that is ignored. It waits for the run.
+func (m *Model) Losses() ([]float64, error) {
+	v, err := valueOf(m.losses)
+	if v == nil || err != nil {
+		return nil, fmt.Errorf("tinylm: losses: %w", cmp.Or(err, errNotRun))
+	}
+	if list, ok := v.Data().([]float64); ok {
+		return slices.Clone(list), nil
+	}
+	list := make([]float64, v.Size())
+	for i, x := range v.Data().([]float32) {
+		list[i] = float64(x)
+	}
+	return list, nil
 }
 
 // valueOf returns the value of a node in host memory, nil for a nil node, as one of a Model that NewModel has not made.

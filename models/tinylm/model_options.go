@@ -21,6 +21,7 @@ type modelOptions struct {
 	grads        bool
 	noLogits     bool
 	parts        bool
+	losses       bool
 	scaled       bool
 	accumulate   bool
 	recompute    bool
@@ -42,6 +43,9 @@ func WithLossScale() ModelOption { return func(o *modelOptions) { o.scaled = tru
 
 // WithoutLogits lets a run reuse the memory of the logits. Model.Logits then returns an error.
 func WithoutLogits() ModelOption { return func(o *modelOptions) { o.noLogits = true } }
+
+// WithLosses makes a run keep the loss of each target: see Model.Losses.
+func WithLosses() ModelOption { return func(o *modelOptions) { o.losses = true } }
 
 // WithParts makes a run keep the gates and the selected blocks of each NSA layer: see Model.Layers.
 func WithParts() ModelOption { return func(o *modelOptions) { o.parts = true } }
@@ -154,6 +158,9 @@ func (m *Model) machineOptions(o modelOptions) []graph.Option {
 	keep := G.Nodes{m.logits, m.loss}
 	if o.noLogits {
 		keep = keep[1:]
+	}
+	if o.losses {
+		keep = append(keep, m.losses)
 	}
 	if o.parts {
 		for _, l := range m.layers {
