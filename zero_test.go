@@ -14,6 +14,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
+	"github.com/gorgonia-nsa/nsa/models/lm/gguf"
+	"github.com/gorgonia-nsa/nsa/models/lm/pretrained"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/generate"
@@ -51,7 +53,9 @@ func TestZeroValues(t *testing.T) {
 			_, err := graph.HostTensor(G.NewScalar(G.NewGraph(), G.Float32))
 			return err
 		}},
-		{safetensors.Decode, safetensors.Read, safetensors.File{}},
+		{safetensors.Decode, safetensors.Open, safetensors.Read, safetensors.File{}, &safetensors.Reader{}},
+		{gguf.Open, &gguf.File{}},
+		{pretrained.Open, pretrained.Write, &pretrained.Folder{}},
 		{tinylm.LoadWeights, tinylm.NewDecoder, tinylm.NewModel, tinylm.NewPlan, tinylm.NewSampler, tinylm.NewWeights,
 			tinylm.Preset,
 			tinylm.Config{}, &tinylm.Decoder{}, &tinylm.Model{}, &tinylm.Sampler{}, tinylm.Sampling{},

@@ -243,14 +243,14 @@ func parseEntry(name string, text jsontext.Value) (span, error) {
 	if err := json.Unmarshal(text, &e); err != nil {
 		return s, err
 	}
-	i := slices.IndexFunc(dtypes, func(d dtype) bool { return d.name == e.Dtype })
-	if i < 0 {
+	var ok bool
+	if s.dtype, ok = dtypeOf(func(d dtype) bool { return d.name == e.Dtype }); !ok {
 		return s, fmt.Errorf("dtype %q not supported, want F64, F32, BF16, F16, I64 or I32", e.Dtype)
 	}
 	if e.Shape == nil {
 		return s, errors.New("no shape")
 	}
-	s.dtype, s.shape = dtypes[i], e.Shape
+	s.shape = e.Shape
 	n, err := count(s.shape, s.dtype.size)
 	if err != nil {
 		return s, err
@@ -317,33 +317,15 @@ func (s *span) read(r io.Reader) (*tensor.Dense, error) {
 	n := int(s.end-s.begin) / s.dtype.size
 	for i := 0; i < n; i += chunk {
 		part := data.Slice(i, min(i+chunk, n)).Interface()
-		raw := part
 		if s.dtype.size == 2 {
-			raw = make([]uint16, min(chunk, n-i))
-		}
-		if err := binary.Read(r, binary.LittleEndian, raw); err != nil {
+			raw := make([]byte, 2*min(chunk, n-i))
+			if _, err := io.ReadFull(r, raw); err != nil {
+				return nil, err
+			}
+			s.dtype.float32s(part.([]float32), raw)
+		} else if err := binary.Read(r, binary.LittleEndian, part); err != nil {
 			return nil, err
-		}
-		if half, ok := raw.([]uint16); ok {
-			widen(part.([]float32), half, s.dtype.name == "BF16")
 		}
 	}
 	return t, nil
-}
-
-// widen converts half precision, bfloat16 or float16, to float32. No value is rounded.
-func widen(to []float32, from []uint16, bfloat16 bool) {
-	for i, h := range from {
-		h := uint32(h)
-		if bfloat16 {
-			to[i] = math.Float32frombits(h << 16)
-			continue
-		}
-		sign, magnitude := h>>15<<31, h&(1<<15-1)<<13
-		bits := math.Float32bits(math.Float32frombits(magnitude) * 0x1p112) // the exponents' biases are 15 and 127
-		if magnitude >= 31<<23 {                                            // infinities and NaN
-			bits = 255<<23 | magnitude
-		}
-		to[i] = math.Float32frombits(sign | bits)
-	}
 }

@@ -1,7 +1,8 @@
 // Package safetensors reads and writes the safetensors format: an 8-byte little-endian length, a JSON header of names,
 // types, shapes and byte ranges, then the tensors' bytes, row-major and little-endian
 // (https://github.com/huggingface/safetensors#format). It reads and writes F64, F32, I64 and I32, and reads BF16 and
-// F16 as float32, which holds them exactly. A file with any other type is refused.
+// F16 as float32, which holds them exactly. A file with any other type is refused. Read reads a whole file, a Reader
+// single tensors of a file that may be larger than memory.
 //
 // The whole header is checked before any data is read: it is UTF-8, each name appears once, and the ranges lie in the
 // file, match their shapes, and cover the data without gap or overlap. Data is read and written in pieces: a tensor is
@@ -16,6 +17,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"unicode/utf8"
@@ -23,7 +25,9 @@ import (
 	"github.com/moby/sys/atomicwriter"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
+	"github.com/gorgonia-nsa/nsa/internal/half"
 )
 
 // metadataKey is the entry of the header that holds the metadata, not a tensor.
@@ -43,19 +47,28 @@ type File struct {
 
 // dtype is an element type of the format.
 type dtype struct {
-	name   string
-	size   int          // bytes of an element in a file
-	memory tensor.Dtype // type in memory
+	name     string
+	size     int          // bytes of an element in a file
+	memory   tensor.Dtype // type in memory
+	overflow float64      // of half precision: the least magnitude that rounds to infinity
 }
 
 // dtypes are the element types that can be read. A tensor.Dtype is written as the first one in the list with this type.
 var dtypes = []dtype{
-	{"F64", 8, tensor.Float64},
-	{"F32", 4, tensor.Float32},
-	{"BF16", 2, tensor.Float32},
-	{"F16", 2, tensor.Float32},
-	{"I64", 8, tensor.Int64},
-	{"I32", 4, tensor.Int32},
+	{"F64", 8, tensor.Float64, 0},
+	{"F32", 4, tensor.Float32, 0},
+	{"BF16", 2, tensor.Float32, 0x1.ffp127},
+	{"F16", 2, tensor.Float32, half.Overflow},
+	{"I64", 8, tensor.Int64, 0},
+	{"I32", 4, tensor.Int32, 0},
+}
+
+// dtypeOf returns the first type in dtypes that is as asked.
+func dtypeOf(is func(dtype) bool) (dtype, bool) {
+	if i := slices.IndexFunc(dtypes, is); i >= 0 {
+		return dtypes[i], true
+	}
+	return dtype{}, false
 }
 
 // entry is a tensor in the header.
@@ -97,13 +110,17 @@ func elements(t *tensor.Dense) (any, error) {
 // Write writes f to path: tensors in the order of their names, the first one aligned to 8 bytes, a view as the elements
 // that it shows. A column-major tensor is an error. At any time path holds either its old content or all of f. The
 // bytes depend on f alone. Errors name the path and, if one is at fault, the tensor.
-func (f File) Write(path string) (err error) {
+func (f File) Write(path string) error { return f.WriteAs(path, "F32") }
+
+// WriteAs is Write with tensors of float32 as "F32", "BF16" or "F16", rounded to nearest even. A finite number that
+// would become infinite is an error.
+func (f File) WriteAs(path, dtype string) (err error) {
 	defer func() {
 		if err != nil {
 			err = fault.In("safetensors", path, err)
 		}
 	}()
-	head, data, err := f.header()
+	head, data, err := f.header(dtype)
 	if err != nil {
 		return err
 	}
@@ -115,9 +132,19 @@ func (f File) Write(path string) (err error) {
 	return errors.Join(encode(w, head, data), w.Close())
 }
 
-// header checks f and returns its header, padded with spaces to a multiple of 8 bytes, and the data of its tensors in
-// order, a slice for each.
-func (f File) header() (head []byte, data []reflect.Value, err error) {
+// content is the elements of a tensor, a slice, and their type in a file.
+type content struct {
+	all   reflect.Value
+	dtype dtype
+}
+
+// header checks f and returns its header, padded with spaces to a multiple of 8 bytes, and its tensors in order.
+// Tensors of float32 are written as the given type.
+func (f File) header(float32As string) (head []byte, data []content, err error) {
+	as, ok := dtypeOf(func(d dtype) bool { return d.name == float32As && d.memory == tensor.Float32 })
+	if !ok {
+		return nil, nil, fmt.Errorf("type %q for float32, want F32, BF16 or F16", float32As)
+	}
 	for k, v := range f.Metadata {
 		if !utf8.ValidString(k) || !utf8.ValidString(v) {
 			return nil, nil, fmt.Errorf("metadata %q: not UTF-8", k)
@@ -137,8 +164,14 @@ func (f File) header() (head []byte, data []reflect.Value, err error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("tensor %q: %w", name, err)
 		}
-		data = append(data, reflect.ValueOf(all))
-		d := dtypes[slices.IndexFunc(dtypes, func(d dtype) bool { return d.memory == t.Dtype() })]
+		d := as
+		if t.Dtype() != tensor.Float32 {
+			d, _ = dtypeOf(func(d dtype) bool { return d.memory == t.Dtype() })
+		}
+		if i := d.indexOverflow(all); i >= 0 {
+			return nil, nil, fmt.Errorf("tensor %q: element %d is %v, which %s does not hold", name, i, t.Get(i), d.name)
+		}
+		data = append(data, content{reflect.ValueOf(all), d})
 		end := pos + d.size*reflect.ValueOf(all).Len()
 		// a nil shape would be null
 		entries[name] = entry{d.name, append([]int{}, t.Shape()...), []int64{int64(pos), int64(end)}}
@@ -156,18 +189,50 @@ func (f File) header() (head []byte, data []reflect.Value, err error) {
 	return head, data, nil
 }
 
+// indexOverflow returns the index of the first number that is finite but infinite as d, -1 if there is none.
+func (d dtype) indexOverflow(all any) int {
+	list, ok := all.([]float32)
+	if !ok || d.overflow == 0 {
+		return -1
+	}
+	return slices.IndexFunc(list, func(x float32) bool {
+		magnitude := math.Abs(float64(x))
+		return magnitude >= d.overflow && magnitude <= math.MaxFloat32
+	})
+}
+
 // encode writes the whole file to w, in pieces.
-func encode(w io.Writer, head []byte, data []reflect.Value) error {
+func encode(w io.Writer, head []byte, data []content) error {
 	b := bufio.NewWriterSize(w, 1<<18)
 	b.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(head)))) // Flush returns the first error of b
 	b.Write(head)
-	for _, all := range data {
-		for i := 0; i < all.Len(); i += chunk {
-			part := all.Slice(i, min(i+chunk, all.Len())).Interface()
+	for _, c := range data {
+		for i := 0; i < c.all.Len(); i += chunk {
+			part := c.all.Slice(i, min(i+chunk, c.all.Len())).Interface()
+			if c.dtype.size == 2 {
+				part = narrow(part.([]float32), c.dtype.name == "BF16")
+			}
 			if err := binary.Write(b, binary.LittleEndian, part); err != nil {
 				return err
 			}
 		}
 	}
 	return b.Flush()
+}
+
+// narrow rounds float32 to half precision, bfloat16 or float16.
+func narrow(from []float32, bfloat16 bool) []uint16 {
+	to := make([]uint16, len(from))
+	if bfloat16 {
+		rounded := make([]cpu.BFloat16, len(from))
+		cpu.RoundBF16(rounded, from)
+		for i, h := range rounded {
+			to[i] = uint16(h)
+		}
+		return to
+	}
+	for i, x := range from {
+		to[i] = half.Round(x)
+	}
+	return to
 }

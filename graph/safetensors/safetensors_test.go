@@ -294,7 +294,7 @@ func TestDecodeFailingReader(t *testing.T) {
 
 func encoded(t testing.TB, f File) []byte {
 	t.Helper()
-	head, data, err := f.header()
+	head, data, err := f.header("F32")
 	require.NoError(t, err)
 	var b bytes.Buffer
 	require.NoError(t, encode(&b, head, data))
