@@ -1,0 +1,180 @@
+package lm
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/internal/quote"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// hubConfig is what config.json of a Hugging Face folder says of a Llama-like model. Fields that are nil when absent
+// change the model when they are there.
+type hubConfig struct {
+	Architectures []string `json:"architectures,omitempty"`
+	ModelType     string   `json:"model_type"`
+	Vocab         int      `json:"vocab_size"`
+	Context       int      `json:"max_position_embeddings"`
+	Dim           int      `json:"hidden_size"`
+	MLPDim        int      `json:"intermediate_size"`
+	Layers        int      `json:"num_hidden_layers"`
+	Heads         int      `json:"num_attention_heads"`
+	KVHeads       int      `json:"num_key_value_heads,omitempty"` // 0: Heads
+	HeadDim       int      `json:"head_dim,omitempty"`            // 0: Dim/Heads
+	NormEps       float64  `json:"rms_norm_eps"`
+	Activation    string   `json:"hidden_act"`
+	Tied          *bool    `json:"tie_word_embeddings"`
+	AttentionBias bool     `json:"attention_bias"`
+	MLPBias       bool     `json:"mlp_bias"`
+
+	RoPEBase       float64     `json:"rope_theta,omitempty"`
+	RoPEScaling    *hubScaling `json:"rope_scaling,omitempty"`
+	RoPEParameters *hubScaling `json:"rope_parameters,omitempty"` // of transformers 5: base and scaling
+	PartialRotary  *float64    `json:"partial_rotary_factor,omitempty"`
+
+	SlidingWindow    *int     `json:"sliding_window,omitempty"`
+	UseSlidingWindow *bool    `json:"use_sliding_window,omitempty"` // nil: if SlidingWindow is not null
+	LayerTypes       []string `json:"layer_types,omitempty"`
+	Quantization     any      `json:"quantization_config,omitempty"`
+}
+
+// hubScaling is the scaling of the rotary embedding in config.json.
+type hubScaling struct {
+	Type     string  `json:"rope_type,omitempty"`
+	OldType  string  `json:"type,omitempty"`
+	Base     float64 `json:"rope_theta,omitempty"`
+	Factor   float64 `json:"factor,omitempty"`
+	Low      float64 `json:"low_freq_factor,omitempty"`
+	High     float64 `json:"high_freq_factor,omitempty"`
+	Original int     `json:"original_max_position_embeddings,omitempty"`
+}
+
+// families are the values of model_type, each with its class in transformers, and whether a model has biases of queries,
+// keys and values and norms of queries and keys.
+var families = map[string]struct {
+	class             string
+	qkvBias, qkNorm   bool
+	tied              bool // where config.json does not say
+	windowByItsNumber bool // it has a sliding window if sliding_window is not null
+}{
+	"llama":   {class: "LlamaForCausalLM"},
+	"mistral": {class: "MistralForCausalLM", windowByItsNumber: true},
+	"qwen2":   {class: "Qwen2ForCausalLM", qkvBias: true},
+	"qwen3":   {class: "Qwen3ForCausalLM", qkNorm: true},
+}
+
+// familyNames returns the names of families for an error.
+func familyNames() string {
+	var names []string
+	for name := range families {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+// parseConfig returns the configuration of the model that the text of a config.json describes.
+func parseConfig(text []byte) (c tinylm.Config, err error) {
+	var h hubConfig
+	if err := json.Unmarshal(text, &h); err != nil {
+		return c, fmt.Errorf("no JSON of a model: %w", err)
+	}
+	family, known := families[h.ModelType]
+	windows := h.SlidingWindow != nil && (family.windowByItsNumber || h.UseSlidingWindow != nil && *h.UseSlidingWindow)
+	switch {
+	case !known:
+		return c, fmt.Errorf("model_type is %s, want one of %s", quote.Text(h.ModelType), familyNames())
+	case h.Activation != "silu":
+		return c, fmt.Errorf("hidden_act is %s, want \"silu\"", quote.Text(h.Activation))
+	case h.MLPBias:
+		return c, fmt.Errorf("mlp_bias is true, which is not supported")
+	case h.PartialRotary != nil && *h.PartialRotary != 1:
+		return c, fmt.Errorf("partial_rotary_factor is %v, want 1", *h.PartialRotary)
+	case windows || slices.ContainsFunc(h.LayerTypes, func(t string) bool { return t != "full_attention" }):
+		return c, fmt.Errorf("layers with a sliding window are not supported")
+	case h.Quantization != nil:
+		return c, fmt.Errorf("quantization_config is set: quantised weights are read from GGUF files alone")
+	case h.Heads < 1:
+		return c, fmt.Errorf("num_attention_heads is %d, want at least 1", h.Heads)
+	}
+	c = tinylm.Config{Vocab: h.Vocab, Context: h.Context, Layers: h.Layers, Attention: tinylm.Dense, MLPDim: h.MLPDim,
+		GatedMLP: true, TiedHead: family.tied, NormEps: h.NormEps, NSAConfig: nn.NSAConfig{
+			Dim: h.Dim, Heads: h.Heads, KVHeads: cmp.Or(h.KVHeads, h.Heads), KeyDim: cmp.Or(h.HeadDim, h.Dim/h.Heads),
+		}}
+	c.ValueDim = c.KeyDim
+	if h.Tied != nil {
+		c.TiedHead = *h.Tied
+	}
+	c.QKVBias, c.OutputBias = family.qkvBias || h.AttentionBias, !family.qkvBias && h.AttentionBias
+	if family.qkNorm {
+		c.QKNorm = h.NormEps
+	}
+	if err := setRotary(&c, h); err != nil {
+		return c, err
+	}
+	return c, c.Validate()
+}
+
+// setRotary sets the base and the scaling of the rotary embedding.
+func setRotary(c *tinylm.Config, h hubConfig) error {
+	c.RoPEBase = h.RoPEBase
+	s := cmp.Or(h.RoPEScaling, h.RoPEParameters)
+	if h.RoPEParameters != nil && h.RoPEParameters.Base != 0 {
+		c.RoPEBase = h.RoPEParameters.Base
+	}
+	c.RoPEBase = cmp.Or(c.RoPEBase, nn.DefaultRoPEBase)
+	if s == nil {
+		return nil
+	}
+	switch kind := cmp.Or(s.Type, s.OldType, "default"); kind {
+	case "default":
+	case "linear":
+		c.RoPEScaling = ops.RoPEScaling{Factor: s.Factor}
+	case "llama3":
+		c.RoPEScaling = ops.RoPEScaling{Factor: s.Factor, Low: s.Low, High: s.High, Original: s.Original}
+	default:
+		return fmt.Errorf("the scaling of the rotary embedding is %s, want \"linear\" or \"llama3\"", quote.Text(kind))
+	}
+	return nil
+}
+
+// hubConfigOf is the inverse of parseConfig.
+func hubConfigOf(c tinylm.Config) (h hubConfig, err error) {
+	if err := checkFamily(c); err != nil {
+		return h, err
+	}
+	h = hubConfig{ModelType: "llama", Vocab: c.Vocab, Context: c.Context, Dim: c.Dim, MLPDim: cmp.Or(c.MLPDim, 4*c.Dim),
+		Layers: c.Layers, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.KeyDim, NormEps: cmp.Or(c.NormEps, 1e-6),
+		Activation: "silu", Tied: &c.TiedHead, AttentionBias: c.OutputBias, RoPEBase: c.RoPEBase}
+	switch {
+	case c.QKNorm != 0:
+		h.ModelType = "qwen3"
+		if c.QKNorm != h.NormEps {
+			return h, fmt.Errorf("transformers has one eps for all norms, the model %v and %v", c.QKNorm, h.NormEps)
+		}
+		if c.QKVBias != c.OutputBias {
+			return h, fmt.Errorf("transformers has no model with norms of queries and biases without one of the output")
+		}
+	case c.QKVBias && !c.OutputBias:
+		h.ModelType = "qwen2"
+		if c.Heads*c.KeyDim != c.Dim { // its class divides
+			return h, fmt.Errorf("Qwen2 has heads of %d, the model of %d", c.Dim/c.Heads, c.KeyDim)
+		}
+	case c.OutputBias && !c.QKVBias:
+		return h, fmt.Errorf("transformers has no model with a bias of the output alone")
+	}
+	h.Architectures = []string{families[h.ModelType].class}
+	switch s := c.RoPEScaling; {
+	case s == ops.RoPEScaling{}:
+	case s.Original == 0:
+		h.RoPEScaling = &hubScaling{Type: "linear", Factor: s.Factor}
+	default:
+		h.RoPEScaling = &hubScaling{Type: "llama3", Factor: s.Factor, Low: s.Low, High: s.High, Original: s.Original}
+	}
+	return h, nil
+}

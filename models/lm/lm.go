@@ -1,0 +1,111 @@
+package lm
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/gorgonia-nsa/nsa/internal/fault"
+	"github.com/gorgonia-nsa/nsa/internal/quote"
+	"github.com/gorgonia-nsa/nsa/models/lm/gguf"
+	"github.com/gorgonia-nsa/nsa/models/lm/pretrained"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+const configFile = "config.json"
+
+// IsModel reports whether path looks like something that ReadWeights reads: a folder with a config.json, or a file whose
+// name ends in .gguf.
+func IsModel(path string) bool {
+	if strings.EqualFold(filepath.Ext(path), ".gguf") {
+		return true
+	}
+	info, err := os.Stat(filepath.Join(path, configFile))
+	return err == nil && info.Mode().IsRegular()
+}
+
+// ReadWeights reads the model of a folder of transformers or of a GGUF file into float32. A tensor that the file has and
+// the model lacks, or the other way round, is an error that lists all such tensors.
+func ReadWeights(path string) (_ *tinylm.Weights, err error) {
+	defer func() { err = fault.In("lm", path, quote.Error(err)) }()
+	if strings.EqualFold(filepath.Ext(path), ".gguf") {
+		return readGGUF(path)
+	}
+	text, err := readFile(filepath.Join(path, configFile))
+	if err != nil {
+		return nil, err
+	}
+	c, err := parseConfig(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", configFile, err)
+	}
+	f, err := pretrained.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return readWeights(c, f, transformers, true, func(name string) bool {
+		// Some files of tied models have the head, too, and older ones the frequencies of the rotary embedding.
+		return c.TiedHead && name == "lm_head.weight" || strings.HasSuffix(name, "rotary_emb.inv_freq")
+	})
+}
+
+func readGGUF(path string) (_ *tinylm.Weights, err error) {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	c, halves, err := ggufConfig(f)
+	if err != nil {
+		return nil, err
+	}
+	return readWeights(c, f, ggml, halves, func(name string) bool { return name == ropeFactors })
+}
+
+// maxConfig bounds the bytes of a file of JSON beside weights.
+const maxConfig = 1 << 20
+
+func readFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no file", filepath.Base(path))
+	case info.Size() > maxConfig:
+		return nil, fmt.Errorf("%s has %d bytes, want at most %d", filepath.Base(path), info.Size(), maxConfig)
+	}
+	return os.ReadFile(path)
+}
+
+// Save writes a dense model of the Llama family to a folder that transformers reads. The folder must not have a model.
+func Save(w *tinylm.Weights, folder string, layout pretrained.Layout) (err error) {
+	defer func() { err = fault.In("lm", folder, quote.Error(err)) }()
+	c := w.Config.WithDefaults()
+	h, err := hubConfigOf(c)
+	if err != nil {
+		return err
+	}
+	if err := w.Download(); err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(folder, configFile)); !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(err, fmt.Errorf("%s is there already", configFile))
+	}
+	if err := os.MkdirAll(folder, 0o777); err != nil {
+		return err
+	}
+	if err := pretrained.Write(folder, transformersTensors(w), layout); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(h, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(folder, configFile), append(text, '\n'), 0o666)
+}

@@ -1,0 +1,91 @@
+package lm
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/quote"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+// readWeights returns the weights of a model, read from tensors with the names of n. halves says that the file pairs
+// dimension i with i+D/2. Tensors of ignored are not read. A tensor that only one side has is an error that lists all
+// such tensors.
+func readWeights(c tinylm.Config, from Tensors, n naming, halves bool, ignored func(name string) bool) (*tinylm.Weights, error) {
+	params, known := c.LearnableParams(), map[string]bool{}
+	var missing, unknown []string
+	for _, p := range params {
+		name := n.of(p.Name)
+		known[name] = true
+		shape, ok := from.Shape(name)
+		switch {
+		case !ok:
+			missing = append(missing, name)
+		case !slices.Equal(shape, p.Shape):
+			return nil, fmt.Errorf("tensor %s has shape %v, want %v", quote.Text(name), shape, p.Shape)
+		}
+	}
+	for _, name := range from.Names() {
+		if !known[name] && !ignored(name) {
+			unknown = append(unknown, name)
+		}
+	}
+	if len(missing)+len(unknown) > 0 {
+		return nil, fmt.Errorf("tensors do not fit the configuration: missing %s; not of the model %s", list(missing), list(unknown))
+	}
+	w := &tinylm.Weights{Config: c, Tensors: make(map[string]*tensor.Dense, len(params))}
+	var scratch []float32
+	for _, p := range params {
+		v := tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(p.Shape...))
+		dst := v.Float32s()
+		if !halves || !isRotated(p.Name) {
+			if err := from.Read(n.of(p.Name), dst); err != nil {
+				return nil, err
+			}
+		} else {
+			scratch = slices.Grow(scratch[:0], len(dst))[:len(dst)]
+			if err := from.Read(n.of(p.Name), scratch); err != nil {
+				return nil, err
+			}
+			pairNeighbours(dst, scratch, len(dst)/p.Shape[0], c.KeyDim)
+		}
+		w.Tensors[p.Name] = v
+	}
+	return w, nil
+}
+
+// list returns the first of many names for an error.
+func list(names []string) string {
+	const most = 8
+	slices.Sort(names)
+	text := make([]string, 0, most+1)
+	for _, n := range names[:min(len(names), most)] {
+		text = append(text, quote.Text(n))
+	}
+	if n := len(names) - most; n > 0 {
+		text = append(text, fmt.Sprintf("and %d more", n))
+	}
+	if len(text) == 0 {
+		return "none"
+	}
+	return strings.Join(text, ", ")
+}
+
+// transformersTensors returns the weights with the names and the order of rows of transformers. Tensors whose rows stay
+// are those of w.
+func transformersTensors(w *tinylm.Weights) map[string]*tensor.Dense {
+	out := make(map[string]*tensor.Dense, len(w.Tensors))
+	for _, p := range w.Config.LearnableParams() {
+		v := w.Tensors[p.Name]
+		if isRotated(p.Name) {
+			moved := tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(p.Shape...))
+			pairHalves(moved.Float32s(), v.Float32s(), v.Size()/p.Shape[0], w.Config.KeyDim)
+			v = moved
+		}
+		out[transformers.of(p.Name)] = v
+	}
+	return out
+}
