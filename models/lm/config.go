@@ -102,8 +102,9 @@ func parseConfig(text []byte) (c tinylm.Config, err error) {
 	case h.Heads < 1:
 		return c, fmt.Errorf("num_attention_heads is %d, want at least 1", h.Heads)
 	}
-	c = tinylm.Config{Vocab: h.Vocab, Context: h.Context, Layers: h.Layers, Attention: tinylm.Dense, MLPDim: h.MLPDim,
-		GatedMLP: true, TiedHead: family.tied, NormEps: h.NormEps, NSAConfig: nn.NSAConfig{
+	c = tinylm.Config{Vocab: h.Vocab, Context: h.Context, Layers: h.Layers, Attention: tinylm.Dense,
+		Family: tinylm.Family{MLPDim: h.MLPDim, GatedMLP: true, TiedHead: family.tied, NormEps: h.NormEps},
+		NSAConfig: nn.NSAConfig{
 			Dim: h.Dim, Heads: h.Heads, KVHeads: cmp.Or(h.KVHeads, h.Heads), KeyDim: cmp.Or(h.HeadDim, h.Dim/h.Heads),
 		}}
 	c.ValueDim = c.KeyDim

@@ -60,7 +60,8 @@ func ggufConfig(f *gguf.File) (c tinylm.Config, halves bool, err error) {
 	h := &ggufHeader{File: f, architecture: architecture}
 	embedding, _ := f.Shape("token_embd.weight")
 	c = tinylm.Config{Context: h.size("context_length"), Layers: h.size("block_count"), Attention: tinylm.Dense,
-		MLPDim: h.size("feed_forward_length"), GatedMLP: true, NormEps: shortest(h.number("attention.layer_norm_rms_epsilon")),
+		Family: tinylm.Family{MLPDim: h.size("feed_forward_length"), GatedMLP: true,
+			NormEps: shortest(h.number("attention.layer_norm_rms_epsilon"))},
 		NSAConfig: nn.NSAConfig{Dim: h.size("embedding_length"), Heads: h.size("attention.head_count"),
 			RoPEBase: h.number("rope.freq_base", nn.DefaultRoPEBase)}}
 	if h.err == nil && (len(embedding) != 2 || c.Heads < 1) {

@@ -109,3 +109,12 @@ func Save(w *tinylm.Weights, folder string, layout pretrained.Layout) (err error
 	}
 	return os.WriteFile(filepath.Join(folder, configFile), append(text, '\n'), 0o666)
 }
+
+// TokenizerFile returns the path of the tokenizer.json of a folder, "" if there is none.
+func TokenizerFile(folder string) string {
+	path := filepath.Join(folder, "tokenizer.json")
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	return path
+}

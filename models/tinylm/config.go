@@ -45,15 +45,19 @@ type Config struct {
 	Layers    int       // blocks of attention and MLP
 	Attention Attention // "" is NSA
 
-	// What families of models differ in; zero values are TinyLM's.
-	MLPDim   int     `json:",omitempty"` // width of the MLPs; 0 is four times the width of the residual stream
-	GatedMLP bool    `json:",omitempty"` // w2·(SiLU(w1·x)*(w3·x)), SwiGLU, instead of w2·SiLU(w1·x)
-	TiedHead bool    `json:",omitempty"` // the head is the embedding
-	NormEps  float64 `json:",omitempty"` // added to the mean square in every norm; 0 is 1e-6
+	Family
 
 	// The sizes of each attention layer. Dense ones use only Dim, Heads, KVHeads, KeyDim, ValueDim,
 	// RoPEBase, RoPEScaling and Projections.
 	nn.NSAConfig
+}
+
+// Family is what families of models differ in outside of attention. The zero value is TinyLM's.
+type Family struct {
+	MLPDim   int     `json:",omitempty"` // width of the MLPs; 0 is four times the width of the residual stream
+	GatedMLP bool    `json:",omitempty"` // w2·(SiLU(w1·x)*(w3·x)), SwiGLU, instead of w2·SiLU(w1·x)
+	TiedHead bool    `json:",omitempty"` // the head is the embedding
+	NormEps  float64 `json:",omitempty"` // added to the mean square in every norm; 0 is 1e-6
 }
 
 // Bounds of a model: within them no product of sizes overflows.

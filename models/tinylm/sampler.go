@@ -163,7 +163,7 @@ func (s *Sampler) Add(prompt []int32, sampling Sampling) (seq int, err error) {
 
 // begin checks the prompt against the vocabulary and resets q for its first token.
 func (s *Sampler) begin(q *sequence, prompt []int32, sampling Sampling, vocab int) error {
-	if s.vocab != nil && s.vocab.Vocab() != vocab {
+	if s.vocab != nil && s.vocab.Vocab() > vocab {
 		return fmt.Errorf("the vocabulary has %d tokens, the model %d", s.vocab.Vocab(), vocab)
 	}
 	for i, id := range prompt {

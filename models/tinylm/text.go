@@ -70,7 +70,9 @@ func (x *textStream) next() { x.out = x.out[:0] }
 
 // add appends a token. stopped says that a stop string is complete: the text has ended.
 func (x *textStream) add(v Vocabulary, id int32) (stopped bool) {
-	x.held = v.AppendToken(x.held, id)
+	if int(id) < v.Vocab() { // a model may have more tokens
+		x.held = v.AppendToken(x.held, id)
+	}
 	if at := x.findStop(); at >= 0 {
 		x.held = x.held[:at]
 		x.end()

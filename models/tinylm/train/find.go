@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/quote"
+	"github.com/gorgonia-nsa/nsa/models/lm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
@@ -21,10 +22,11 @@ type SavedModel struct {
 	RunOptions  *Options // nil: the model is not in a run folder
 	Damaged     []error  // errors of newer, damaged checkpoints
 
-	path string // that FindModel was given
+	path    string // that FindModel was given
+	foreign bool   // of another program, for lm.ReadWeights
 }
 
-// FindModel finds the model of path: a run folder, a checkpoint or a safetensors file. The model of a run folder is the
+// FindModel finds the model of path: a run folder, a checkpoint, a safetensors file, or what lm.ReadWeights reads. The model of a run folder is the
 // final one if the run has ended, else that of the newest complete checkpoint. It is an error if the file of weights
 // does not have the sum that SHA256SUMS beside it says.
 func FindModel(path string) (*SavedModel, error) {
@@ -35,6 +37,10 @@ func FindModel(path string) (*SavedModel, error) {
 // findModel is FindModel without the name of this package in its error.
 func findModel(path string) (*SavedModel, error) {
 	m := &SavedModel{path: path}
+	if lm.IsModel(path) {
+		m.WeightsFile, m.foreign = path, true
+		return m, nil
+	}
 	if err := m.retry(m.find); err != nil {
 		return nil, fmt.Errorf("model %s: %w", path, err)
 	}
@@ -117,13 +123,20 @@ func (m *SavedModel) Open(tokenizerPath string) (_ *tinylm.Weights, _ *tokenizer
 	if err != nil {
 		return nil, nil, err
 	}
+	if m.foreign && tokenizerPath == "" {
+		t, err := lm.OpenTokenizer(m.WeightsFile)
+		if err == nil && t.Vocab() > w.Config.Vocab {
+			err = fmt.Errorf("the model has %d tokens, its tokenizer %d", w.Config.Vocab, t.Vocab())
+		}
+		return w, t, err
+	}
 	path, separator := tokenizerPath, ""
 	if m.RunOptions != nil {
 		path, separator = cmp.Or(path, m.RunOptions.Tokenizer), m.RunOptions.Separator
 	}
 	hint := "; the run names it: if it lies elsewhere now, say where with -tokenizer"
 	t, err := tokenizer.Open(path, separator)
-	if err == nil && t.Vocab() != w.Config.Vocab {
+	if err == nil && t.Vocab() != w.Config.Vocab && !(m.foreign && t.Vocab() < w.Config.Vocab) {
 		what := "a text of bytes"
 		if path != "" {
 			what = quote.Path(path)
@@ -150,6 +163,9 @@ func (m *SavedModel) Warnings() (list []string) {
 
 // load reads the weights. If their file has gone away, it finds the model again.
 func (m *SavedModel) load() (w *tinylm.Weights, err error) {
+	if m.foreign {
+		return lm.ReadWeights(m.WeightsFile)
+	}
 	err = m.retry(func() error {
 		if w, err = tinylm.LoadWeights(m.WeightsFile); !errors.Is(err, fs.ErrNotExist) {
 			return err

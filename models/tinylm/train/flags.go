@@ -14,6 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/value"
+	"github.com/gorgonia-nsa/nsa/models/lm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
@@ -97,6 +98,9 @@ func (given *Options) base(asked map[string]string) (o, written *Options, err er
 		if _, ok := named["context"]; ok { // it may differ from that of the weights
 			o.Context = context
 		}
+		if own := lm.TokenizerFile(init); own != "" && o.Tokenizer == "" && given.Tokenizer == "" {
+			o.Tokenizer = own
+		}
 	}
 	return o, new(*o), nil
 }
@@ -123,7 +127,7 @@ func (o *Options) override(set *flag.FlagSet, resume string, written *Options) (
 // loadInit returns the weights that -init names: a file, or the model of a run folder. It also returns the warnings
 // about that model.
 func loadInit(path string) (_ *tinylm.Weights, warnings []string, err error) {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
+	if info, err := os.Stat(path); lm.IsModel(path) || err == nil && info.IsDir() {
 		found, err := findModel(path)
 		if err != nil {
 			return nil, nil, err

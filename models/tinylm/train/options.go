@@ -2,14 +2,17 @@ package train
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -44,6 +47,7 @@ type Options struct {
 	Phi         string  `yaml:"phi" fixed:"true" help:"compression of a block: mean or mlp"`
 	PhiHidden   int     `yaml:"phi-hidden" fixed:"true" help:"hidden width of -phi mlp"`
 	GateHidden  int     `yaml:"gate-hidden" fixed:"true" help:"hidden width of the gates' MLP"`
+	Family      string  `yaml:"family" fixed:"true" help:"what a model of another family than TinyLM has, as JSON; -init sets it"`
 	Init        string  `yaml:"init" fixed:"true" help:"weights to begin with, a safetensors file or a run folder; the model has their sizes"`
 	Seed        uint64  `yaml:"seed" fixed:"true" help:"seed of weights, order of the data and sample"`
 	Batch       int     `yaml:"batch" fixed:"true" help:"sequences that run at once"`
@@ -119,10 +123,53 @@ func (o *Options) setModel(c tinylm.Config) {
 	o.Dim, o.Heads, o.KVHeads, o.KeyDim, o.ValueDim = c.Dim, c.Heads, c.KVHeads, c.KeyDim, c.ValueDim
 	o.BlockLen, o.Stride, o.SelectBlock, o.TopN, o.Window = c.BlockLen, c.Stride, c.SelectBlock, c.TopN, c.Window
 	o.Phi, o.PhiHidden, o.GateHidden = string(cmp.Or(c.Phi, nn.PhiMean)), c.PhiHidden, c.GateHidden
+	o.Family = familyOf(c)
 }
 
-// Model returns the configuration of the model for a vocabulary.
+// family are the fields of a tinylm.Config that have no option of their own.
+type family struct {
+	tinylm.Family
+	RoPEBase    float64         `json:",omitempty"`
+	RoPEScaling ops.RoPEScaling `json:",omitzero"`
+	nn.Projections
+	Vocab int `json:",omitempty"` // tokens of the model; its tokenizer may have fewer
+}
+
+// familyOf returns Options.Family of a model, "" for TinyLM's.
+func familyOf(c tinylm.Config) string {
+	f := family{Family: c.Family, RoPEBase: c.RoPEBase, RoPEScaling: c.RoPEScaling, Projections: c.Projections}
+	if f.RoPEBase == nn.DefaultRoPEBase {
+		f.RoPEBase = 0
+	}
+	if f == (family{}) {
+		return ""
+	}
+	f.Vocab = c.Vocab
+	text, _ := json.Marshal(f) // numbers that a Config has are finite
+	return string(text)
+}
+
+// Model returns the configuration of the model for a vocabulary. A Family that Validate refuses counts as "".
 func (o *Options) Model(vocab int) tinylm.Config {
+	f, _ := o.family()
+	c := o.tinyLM(max(vocab, f.Vocab))
+	c.Family, c.RoPEBase, c.RoPEScaling, c.Projections = f.Family, f.RoPEBase, f.RoPEScaling, f.Projections
+	return c
+}
+
+func (o *Options) family() (f family, err error) {
+	if o.Family == "" {
+		return f, nil
+	}
+	d := json.NewDecoder(strings.NewReader(o.Family))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&f); err != nil {
+		return family{}, fmt.Errorf("-family %s: %w", quote.Text(o.Family), err)
+	}
+	return f, nil
+}
+
+func (o *Options) tinyLM(vocab int) tinylm.Config {
 	return tinylm.Config{Vocab: vocab, Context: o.Context, Layers: o.Layers, Attention: tinylm.Attention(o.Attention),
 		NSAConfig: nn.NSAConfig{
 			Dim: o.Dim, Heads: o.Heads, KVHeads: o.KVHeads, KeyDim: o.KeyDim, ValueDim: o.ValueDim,
@@ -168,6 +215,9 @@ func (o *Options) Validate() error {
 		if s.v < s.from || s.v > s.to {
 			return fmt.Errorf("train: -%s is %d, want %d to %d", s.name, s.v, s.from, s.to)
 		}
+	}
+	if _, err := o.family(); err != nil {
+		return fmt.Errorf("train: %w", err)
 	}
 	const year = 366 * 24 * 60
 	for _, s := range []struct {
