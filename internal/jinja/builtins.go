@@ -31,7 +31,7 @@ func functions() map[string]any {
 			}
 			var all List
 			for i := from; step > 0 && i < to || step < 0 && i > to; i += step {
-				r.use(1)
+				r.use(workPerItem)
 				all = append(all, i)
 			}
 			return all
@@ -118,7 +118,7 @@ func dictMethod(d *Dict, name string) func(r *run, a args) any {
 	switch name {
 	case "items", "keys", "values":
 		return func(r *run, _ args) any {
-			r.use(4 * len(d.keys))
+			r.use(workPerLoop * len(d.keys))
 			all := d.items()
 			for i, item := range all {
 				switch name {
@@ -187,7 +187,7 @@ func textMethod(t Text, name string) func(r *run, a args) any {
 		return func(r *run, a args) any { return r.replace(t, a, 0) }
 	case "split", "splitlines":
 		return func(r *run, a args) any {
-			r.use(4 * len(t))
+			r.use(workPerItem * len(t))
 			var parts []Text
 			if separator, ok := a.get(0, "sep"); name == "splitlines" {
 				parts = t.trim(false, len(t) > 0 && t[len(t)-1]&^marked == '\n', func(c rune) bool { return c == '\n' }).split("\n", -1)
@@ -266,7 +266,7 @@ func (r *run) replace(t Text, a args, i int) Text {
 	if len(old) == 0 {
 		fail("cannot replace an empty string")
 	}
-	r.use(2 * len(t))
+	r.use(workPerItem * len(t))
 	parts := t.split(old.String(), r.integer(a, i+2, "count", -1))
 	all := make(List, len(parts))
 	for j, p := range parts {
@@ -354,7 +354,7 @@ func (r *run) filter(called string, v any, a args) any {
 }
 
 func (r *run) mapped(all List, f func(any) any) List {
-	r.use(len(all))
+	r.use(workPerItem * len(all))
 	out := make(List, len(all))
 	for i, x := range all {
 		out[i] = f(x)
@@ -401,7 +401,7 @@ func (r *run) textFilter(called string, t Text, a args) any {
 
 func (r *run) listFilter(called string, v any) any {
 	all := r.elements(v)
-	r.use(len(all))
+	r.use(workPerItem * len(all))
 	switch {
 	case called == "first" && len(all) > 0:
 		return all[0]
@@ -458,7 +458,7 @@ func (r *run) chosen(called string, all List, a args) List {
 	}
 	var out List
 	for _, x := range all {
-		if r.use(1); holds(value(x)) == strings.HasPrefix(called, "select") {
+		if r.use(workPerItem); holds(value(x)) == strings.HasPrefix(called, "select") {
 			out = append(out, x)
 		}
 	}

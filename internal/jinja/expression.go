@@ -149,7 +149,7 @@ func (r *run) binary(op string, a, b any) any {
 	case op == "+" && okS && okT:
 		return r.concat(s, t)
 	case op == "+" && okK && okL:
-		r.use(len(k) + len(l))
+		r.use(workPerItem * (len(k) + len(l)))
 		return append(append(List{}, k...), l...)
 	case op == "*" && okS && okN:
 		r.use(min(max(0, n), work) * max(1, len(s)))
@@ -210,10 +210,10 @@ func (p *parser) unary(filters bool) expression {
 		of := p.unary(false)
 		x = func(r *run) any {
 			v := of(r)
-			if op == "+" {
-				return v
+			if f, ok := v.(float64); ok && op == "-" {
+				return -f // 0 - 0.0 has another sign
 			}
-			return r.binary("-", 0, v)
+			return r.binary(op, 0, v)
 		}
 	} else {
 		x = p.primary()
@@ -287,6 +287,7 @@ func (p *parser) primary() expression {
 		})
 		return func(r *run) any {
 			d := &Dict{}
+			r.use(workPerLoop + workPerLoop*len(keys))
 			for i, k := range keys {
 				key, ok := k(r).(Text)
 				if !ok {
@@ -430,7 +431,7 @@ func slice[S ~[]E, E any](r *run, v S, bounds [3]*int) S {
 	for i := from; step > 0 && i < to || step < 0 && i > to; i += step {
 		out = append(out, v[i])
 	}
-	r.use(len(out))
+	r.use(workPerItem * len(out))
 	return out
 }
 

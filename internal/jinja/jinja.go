@@ -22,8 +22,10 @@ const (
 	maxSource   = 256 << 10 // bytes of a template
 	maxDepth    = 1000      // of calls and operations in each other, in a rendering
 	maxNesting  = 100       // of expressions and blocks in each other, in a template
-	work        = 1 << 24   // steps, characters and elements that a rendering may take, and for each
-	workPerRune = 64        // character of its values this many more
+	work        = 1 << 23   // steps of a rendering, of some ten nanoseconds or 16 bytes each: a character takes one
+	workPerRune = 64        // more for each character of its values
+	workPerItem = 4         // of an element of a list
+	workPerLoop = 64        // of an iteration of a loop
 )
 
 // Template is a parsed template. It may be rendered concurrently.
@@ -61,7 +63,7 @@ func (t *Template) Render(values map[string]any, now time.Time) (text Text, err 
 	return r.out, nil
 }
 
-// size returns the characters of a value.
+// size returns the characters of a value; a dict counts as some more.
 func size(v any) (n int) {
 	switch v := v.(type) {
 	case Text:
@@ -71,6 +73,7 @@ func size(v any) (n int) {
 			n += size(x)
 		}
 	case *Dict:
+		n = workPerLoop
 		for _, x := range v.values {
 			n += size(x)
 		}
@@ -128,7 +131,7 @@ func (r *run) enter() {
 	if r.depth++; r.depth > maxDepth {
 		fail("more than %d operations in each other", maxDepth)
 	}
-	r.use(1)
+	r.use(2)
 }
 
 func (r *run) leave() { r.depth-- }

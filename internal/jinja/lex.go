@@ -182,11 +182,22 @@ func isDigit(r rune) bool { return r >= '0' && r <= '9' }
 // isSpace reports whether Python takes r for white space.
 func isSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }
 
+// number reads a number. Behind a dot, as in list.0.1, it is an integer.
 func (l *lexer) number(rest string) {
-	n, k := prefix(rest, isDigit), integer
-	member := len(l.tokens) > 0 && l.tokens[len(l.tokens)-1].is(".")
-	if more := strings.TrimPrefix(rest[n:], "."); !member && len(more) < len(rest)-n && prefix(more, isDigit) > 0 {
-		n, k = n+1+prefix(more, isDigit), float
+	n := prefix(rest, isDigit)
+	if len(l.tokens) > 0 && l.tokens[len(l.tokens)-1].is(".") {
+		l.take(integer, n)
+		return
+	}
+	k := integer
+	if digits := strings.TrimPrefix(rest[n:], "."); len(digits) < len(rest)-n && prefix(digits, isDigit) > 0 {
+		n, k = n+1+prefix(digits, isDigit), float
+	}
+	if rest[n:] != "" && (rest[n] == 'e' || rest[n] == 'E') {
+		sign := len(rest[n+1:]) - len(strings.TrimLeft(rest[n+1:], "+-"))
+		if digits := prefix(rest[n+1+sign:], isDigit); digits > 0 && sign <= 1 {
+			n, k = n+1+sign+digits, float
+		}
 	}
 	l.take(k, n)
 }

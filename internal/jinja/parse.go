@@ -205,6 +205,7 @@ func (p *parser) loop() statement {
 		if only != nil {
 			var some List
 			for _, v := range all {
+				r.use(workPerLoop)
 				r.scope = &scope{map[string]any{}, outer}
 				if r.assign(r.scope, names, v); truth(only(r)) {
 					some = append(some, v)
@@ -213,7 +214,7 @@ func (p *parser) loop() statement {
 			all = some
 		}
 		for i, v := range all {
-			r.use(len("index0")) // the map of a scope
+			r.use(workPerLoop)
 			r.scope = &scope{map[string]any{"loop": loopAt(all, i)}, outer}
 			r.assign(r.scope, names, v)
 			r.exec(body)
@@ -337,7 +338,7 @@ func (p *parser) tuple(one func() expression) expression {
 
 func listOf(all []expression) expression {
 	return func(r *run) any {
-		r.use(len(all))
+		r.use(workPerItem * len(all))
 		l := make(List, len(all))
 		for i, x := range all {
 			l[i] = x(r)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -66,7 +67,10 @@ func (t Text) mapped(f func(int, rune) rune) Text {
 
 // split cuts t at a separator, at most n times if n >= 0.
 func (t Text) split(separator string, n int) (parts []Text) {
-	for _, part := range strings.SplitN(t.String(), separator, max(-1, n+1)) {
+	if n++; n <= 0 {
+		n = -1
+	}
+	for _, part := range strings.SplitN(t.String(), separator, n) {
 		size := utf8.RuneCountInString(part)
 		parts, t = append(parts, t[:size:size]), t[min(len(t), size+utf8.RuneCountInString(separator)):]
 	}
@@ -258,13 +262,13 @@ func (r *run) elements(v any) (all List) {
 	case List:
 		return v
 	case Text:
-		r.use(len(v))
+		r.use(workPerItem * len(v))
 		for i := range v {
 			all = append(all, v[i:i+1:i+1])
 		}
 		return all
 	case *Dict:
-		r.use(len(v.keys))
+		r.use(workPerItem * len(v.keys))
 		for _, k := range v.keys {
 			all = append(all, k)
 		}
@@ -284,13 +288,14 @@ func (r *run) text(v any) Text {
 	case undefined:
 		return nil
 	}
-	return r.format(nil, v, func(t, s Text) Text { return append(append(append(t, '\''), s...), '\'') })
+	return r.format(nil, v)
 }
 
-// format appends Python's repr of v, with strings as by quote.
-func (r *run) format(t Text, v any, quote func(t, s Text) Text) Text {
+// format appends Python's repr of v.
+func (r *run) format(t Text, v any) Text {
 	r.enter()
 	defer r.leave()
+	r.use(workPerItem)
 	switch v := v.(type) {
 	case nil:
 		t = append(t, Text("None")...)
@@ -309,7 +314,7 @@ func (r *run) format(t Text, v any, quote func(t, s Text) Text) Text {
 			if i > 0 {
 				t = append(t, ',', ' ')
 			}
-			t = r.format(t, x, quote)
+			t = r.format(t, x)
 		}
 		t = append(t, ']')
 	case *Dict:
@@ -318,14 +323,43 @@ func (r *run) format(t Text, v any, quote func(t, s Text) Text) Text {
 			if i > 0 {
 				t = append(t, ',', ' ')
 			}
-			t = append(r.format(t, key, quote), ':', ' ')
-			t = r.format(t, v.values[key.String()], quote)
+			t = append(r.format(t, key), ':', ' ')
+			t = r.format(t, v.values[key.String()])
 		}
 		t = append(t, '}')
 	default:
 		fail("cannot print %s", typeName(v))
 	}
 	return t
+}
+
+// quote appends Python's repr of a string. An escape has the mark of its character.
+func quote(t, s Text) Text {
+	mark := '\''
+	plain := s.String()
+	if strings.Contains(plain, "'") && !strings.Contains(plain, `"`) {
+		mark = '"'
+	}
+	t = append(t, mark)
+	for _, c := range s {
+		escaped := string(c &^ marked)
+		switch r := c &^ marked; {
+		case r == mark || r == '\\':
+			escaped = `\` + escaped
+		case !unicode.IsPrint(r):
+			escaped = strconv.Quote(escaped)
+			escaped = escaped[1 : len(escaped)-1]
+			if short := map[rune]string{'\a': `\x07`, '\b': `\x08`, '\f': `\x0c`, '\v': `\x0b`}[r]; short != "" {
+				escaped = short
+			} else if r >= 0x80 && r < 0x100 {
+				escaped = fmt.Sprintf(`\x%02x`, r)
+			}
+		}
+		for _, e := range escaped {
+			t = append(t, e|c&marked)
+		}
+	}
+	return append(t, mark)
 }
 
 // formatFloat returns Python's repr of a number.
