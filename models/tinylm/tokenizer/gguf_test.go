@@ -80,7 +80,7 @@ func TestPlainSpans(t *testing.T) {
 	parts := []string{"<|im_end|>", "<|im_start|>", "<|im_", "end|>", "<|", "|>", "<|end|", ">", "a", " the", "\n", "<think>", "1", "é"}
 	control := func(v *Tokenizer, ids []int32) (all []string) {
 		for _, id := range ids {
-			if v.file.special[id] {
+			if v.Special(id) {
 				all = append(all, v.file.pieces[id])
 			}
 		}
@@ -151,6 +151,8 @@ func TestGGUFRoles(t *testing.T) {
 		v := testutil.Must(FromGGUF(c.GGUF, ""))(t)
 		require.Equal(t, *c.GGUF.BOS, v.BOS())
 		require.Equal(t, []int32{*c.GGUF.EOS}, v.Ends())
+		require.True(t, v.Special(*c.GGUF.EOS))
+		require.False(t, v.Special(-1) || v.Special(int32(v.Vocab())) || v.Special(300))
 		begins := c.GGUF.Model == "llama" || c.GGUF.Pre == "llama-bpe"
 		require.Equal(t, begins, len(v.Prefix()) == 1, c.Name)
 		c.GGUF.AddBOS, c.GGUF.EOT = &yes, &eot

@@ -34,6 +34,12 @@ func (t *Tokenizer) Token(text string) (id int32, ok bool) {
 	return id, ok
 }
 
+// Special reports whether a token controls the model and is no text for a reader: see EncodeSpans.
+func (t *Tokenizer) Special(id int32) bool {
+	t = t.open()
+	return t.file != nil && t.file.checkID(id) == nil && t.file.special[id]
+}
+
 // BOS returns the token that begins a text, -1 if none is known.
 func (t *Tokenizer) BOS() int32 {
 	if t = t.open(); t.file == nil {
