@@ -21,7 +21,7 @@ const configFile = "config.json"
 // IsModel reports whether path looks like something that ReadWeights reads: a folder with a config.json, or a file whose
 // name ends in .gguf.
 func IsModel(path string) bool {
-	if strings.EqualFold(filepath.Ext(path), ".gguf") {
+	if isGGUF(path) {
 		return true
 	}
 	info, err := os.Stat(filepath.Join(path, configFile))
@@ -32,7 +32,7 @@ func IsModel(path string) bool {
 // the model lacks, or the other way round, is an error that lists all such tensors.
 func ReadWeights(path string) (_ *tinylm.Weights, err error) {
 	defer func() { err = fault.In("lm", path, quote.Error(err)) }()
-	if strings.EqualFold(filepath.Ext(path), ".gguf") {
+	if isGGUF(path) {
 		return readGGUF(path)
 	}
 	text, err := readFile(filepath.Join(path, configFile))
@@ -108,13 +108,4 @@ func Save(w *tinylm.Weights, folder string, layout pretrained.Layout) (err error
 		return err
 	}
 	return os.WriteFile(filepath.Join(folder, configFile), append(text, '\n'), 0o666)
-}
-
-// TokenizerFile returns the path of the tokenizer.json of a folder, "" if there is none.
-func TokenizerFile(folder string) string {
-	path := filepath.Join(folder, "tokenizer.json")
-	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
-		return ""
-	}
-	return path
 }

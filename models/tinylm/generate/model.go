@@ -12,6 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/terminal"
+	"github.com/gorgonia-nsa/nsa/models/lm/chat"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/train"
@@ -24,6 +25,7 @@ const runsFolder = "runs"
 type model struct {
 	tokenizer *tokenizer.Tokenizer
 	context   int
+	chat      *chat.Template // of -chat
 	sampler   *tinylm.Sampler
 	closers   command.Closers
 }
@@ -48,6 +50,11 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 		return m, command.Flag("model", cmp.Or(o.Model, found.WeightsFile), err)
 	}
 	m.tokenizer = t
+	if o.Chat {
+		if m.chat, err = found.OpenChat(t); err != nil {
+			return m, command.UsageError(command.Flag("chat", cmp.Or(o.Model, found.WeightsFile), err))
+		}
+	}
 	b, err := cuda.Select(o.Device)
 	if err != nil {
 		return m, command.UsageError(command.Flag("device", o.Device, err))
@@ -96,7 +103,7 @@ func findModel(o *Options) (*train.SavedModel, error) {
 		var err error
 		path, err = train.FindNewestRun(runsFolder)
 		if errors.Is(err, fs.ErrNotExist) {
-			err = command.UsageError(fmt.Errorf("no -model, and no run in the folder %s: name a run folder, a checkpoint or a .safetensors file, "+
+			err = command.UsageError(fmt.Errorf("no -model, and no run in the folder %s: name a run folder, a checkpoint, a .safetensors file, a folder of Hugging Face or a .gguf file, "+
 				"or train a model by go run ./examples/train", runsFolder))
 		}
 		if err != nil {

@@ -32,6 +32,8 @@ type Options struct {
 	Stop              []string
 	Seed              uint64 // of the first text of each prompt; the next one has the next seed
 	Tokens            int    // max tokens of a text; 0: no limit
+	Chat              bool   // prompts are messages to a model that answers
+	System            string // message before the first prompt of a chat
 	PastEnd           bool   // continue after the end of a document
 
 	Batch        int // texts at once; 0: as many as there are, up to 16
@@ -76,6 +78,7 @@ const (
 		-prompt 'func main() {' -echo -tokens 200 # continues a text
 		-model runs/notes -prompt Monday -prompt Tuesday -n 3 -temperature 1 # three texts for each of two prompts
 		-model model.safetensors -file story.txt -stop 'THE END' # continues a file until a text
+		-model SmolLM2-135M-Instruct.Q4_1.gguf -chat -prompt 'What is a black hole?' # a model of another program answers
 		-interactive # each line is a prompt; Ctrl-C ends a text, Ctrl-D the program`
 )
 
@@ -88,7 +91,7 @@ func (o *Options) flags() *flag.FlagSet {
 			return nil
 		})
 	}
-	set.StringVar(&o.Model, "model", "", "run `folder`, checkpoint or .safetensors file; empty: the newest run below runs")
+	set.StringVar(&o.Model, "model", "", "run `folder`, checkpoint, .safetensors file, folder of Hugging Face or .gguf file; empty: the newest run below runs")
 	set.StringVar(&o.Tokenizer, "tokenizer", "", "tokenizer.json of Hugging Face; empty: the one of the model's run, or bytes")
 	list(&o.Prompts, "prompt", "`text` to continue, or - for the standard input; may be repeated")
 	set.Func("file", "file whose content is one more prompt; - is the standard input", func(path string) error {
@@ -99,6 +102,8 @@ func (o *Options) flags() *flag.FlagSet {
 		return nil
 	})
 	set.BoolVar(&o.Interactive, "interactive", false, "each line of the standard input is a prompt")
+	set.BoolVar(&o.Chat, "chat", false, "each prompt is a message of a user; the model answers in its chat template, and in -interactive remembers")
+	set.StringVar(&o.System, "system", "", "message of the system, before those of -chat")
 	set.BoolVar(&o.Echo, "echo", false, "print the prompt before the text")
 	set.IntVar(&o.Samples, "n", 1, "texts of each prompt")
 	set.Float64Var(&o.Temperature, "temperature", 0.8, "divides the logits; 0 takes the most likely token")
@@ -137,6 +142,9 @@ func (o *Options) Validate() (err error) {
 	}
 	if o.Interactive && (len(o.Prompts) > 0 || o.File != "") {
 		return errors.New("-interactive reads its prompts from the standard input: want neither -prompt nor -file with it")
+	}
+	if o.System != "" && !o.Chat {
+		return errors.New("-system without -chat")
 	}
 	if n := len(slices.DeleteFunc(append(slices.Clone(o.Prompts), o.File),
 		func(s string) bool { return s != "-" })); n > 1 {

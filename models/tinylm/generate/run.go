@@ -26,6 +26,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/terminal"
 	"github.com/gorgonia-nsa/nsa/internal/value"
+	"github.com/gorgonia-nsa/nsa/models/lm/chat"
 )
 
 // Main runs the program with the arguments of a command line and returns its exit status: 1 after an error, 2 if the
@@ -177,7 +178,8 @@ type writer struct {
 	*Options
 	*model
 	out, status io.Writer
-	inLine      bool // what is written does not end with a line break
+	said        []chat.Message // of -interactive -chat so far
+	inLine      bool           // what is written does not end with a line break
 }
 
 // converse answers each line of in. It reports a line that is no prompt, such as one that is not UTF-8 for a tokenizer,
@@ -213,8 +215,12 @@ func (w *writer) converse(ctx context.Context, in io.Reader) error {
 				terminal.Printf(w.status, "%v\n", err)
 				continue
 			}
+			said := append(w.conversation(), chat.Message{Role: "user", Content: line})
 			if err := w.answer(ctx, texts); err != nil {
 				return err
+			}
+			if w.chat != nil {
+				w.said = append(said, chat.Message{Role: "assistant", Content: string(texts[0].answer)})
 			}
 		case <-w.interrupts:
 			fmt.Fprintln(w.status)

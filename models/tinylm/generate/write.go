@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/terminal"
+	"github.com/gorgonia-nsa/nsa/models/lm/chat"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
@@ -16,6 +18,7 @@ type text struct {
 	tokens   []int32 // of the prompt
 	sampling tinylm.Sampling
 	waiting  string // what is not written yet, including the heading
+	answer   []byte // so far
 	ended    bool
 }
 
@@ -66,6 +69,7 @@ func (w *writer) write(ctx context.Context, texts []*text) (err error) {
 		}
 		x := bySeq[t.Seq]
 		x.waiting += tinylm.Printable(string(t.Text))
+		x.answer = append(x.answer, t.Text...)
 		if x.ended = t.End != tinylm.EndNone; x.ended {
 			delete(bySeq, t.Seq)
 		}
@@ -136,15 +140,33 @@ func (w *writer) print(piece string) error {
 	return err
 }
 
+// encode returns the tokens of a prompt. An empty one begins a document.
+func (w *writer) encode(prompt string) ([]int32, error) {
+	switch {
+	case w.chat != nil:
+		return w.chat.Encode(append(w.conversation(), chat.Message{Role: "user", Content: prompt}), true)
+	case prompt == "":
+		return []int32{w.tokenizer.Separator()}, nil
+	}
+	tokens, err := w.tokenizer.Encode(prompt)
+	return append(w.tokenizer.Prefix(), tokens...), err
+}
+
+// conversation returns the messages before a prompt.
+func (w *writer) conversation() []chat.Message {
+	if w.System == "" || len(w.said) > 0 {
+		return slices.Clone(w.said)
+	}
+	return []chat.Message{{Role: "system", Content: w.System}}
+}
+
 // texts returns the texts to generate from prompts.
 func (w *writer) texts(prompts []string) (list []*text, err error) {
 	many := len(prompts)*w.Samples > 1
 	for i, p := range prompts {
-		tokens := []int32{w.tokenizer.Separator()} // a document begins
-		if p != "" {
-			if tokens, err = w.tokenizer.Encode(p); err != nil {
-				return nil, fault.In("generate", fmt.Sprintf("prompt %d", i+1), err)
-			}
+		tokens, err := w.encode(p)
+		if err != nil {
+			return nil, fault.In("generate", fmt.Sprintf("prompt %d", i+1), err)
 		}
 		if n := len(tokens) - w.context; n > 0 {
 			terminal.Printf(w.status, "prompt %d has %d tokens, the context %d: the first %d are left out\n", i+1, len(tokens),
@@ -154,7 +176,7 @@ func (w *writer) texts(prompts []string) (list []*text, err error) {
 			x := &text{tokens: tokens, sampling: w.sampling()}
 			x.sampling.Seed += uint64(j)
 			if !w.PastEnd {
-				x.sampling.StopTokens = []int32{w.tokenizer.Separator()}
+				x.sampling.StopTokens = append(w.tokenizer.Ends(), w.tokenizer.Separator())
 			}
 			if many {
 				x.waiting = fmt.Sprintf("--- prompt %d, seed %d\n", i+1, x.sampling.Seed)

@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"bytes"
+	"sort"
 	"unicode"
 	"unicode/utf8"
 )
@@ -14,6 +15,7 @@ type addedFile struct {
 	LeftStrip  bool   `json:"lstrip"`      // includes the white space before it
 	RightStrip bool   `json:"rstrip"`      // includes the white space after it
 	Normalized bool   `json:"normalized"`  // search in normalized text
+	Special    bool   `json:"special"`     // controls the model: plain text does not become it
 }
 
 // addedTokens finds added tokens in a text before it is split. Of several at one position, the longest counts.
@@ -35,8 +37,8 @@ func (a *addedTokens) add(f addedFile, text string) {
 }
 
 // split calls token for the added tokens of a text and other for the text between them, in order. begins says that this
-// text is the beginning of text.
-func (a *addedTokens) split(text []byte, token func(int32), other func(text []byte, begins bool)) {
+// text is the beginning of text. Special tokens that touch one of the plain ranges are not found.
+func (a *addedTokens) split(text []byte, plain ranges, token func(int32), other func(text []byte, begins bool)) {
 	from := 0
 	for i := 0; i < len(text) && a.trie != nil; {
 		if a.trie.first[text[i]] == 0 { // no token begins so
@@ -49,6 +51,10 @@ func (a *addedTokens) split(text []byte, token func(int32), other func(text []by
 			continue
 		}
 		start, end := i, i+length
+		if last := plain.last(start, end); t.Special && last > start {
+			i = last
+			continue
+		}
 		i = end
 		if t.SingleWord && !isAlone(text, start, end) {
 			continue
@@ -69,6 +75,18 @@ func (a *addedTokens) split(text []byte, token func(int32), other func(text []by
 	if from < len(text) {
 		other(text[from:], from == 0)
 	}
+}
+
+// ranges are pairs of begin and end in a text, in order.
+type ranges [][2]int
+
+// last returns where the last range ends between from and to, or from if none is there.
+func (r ranges) last(from, to int) int {
+	n := sort.Search(len(r), func(i int) bool { return r[i][0] >= to })
+	if n == 0 {
+		return from
+	}
+	return max(from, min(to, r[n-1][1]))
 }
 
 // match returns the longest token that text begins with, and the length of its text, or nil.

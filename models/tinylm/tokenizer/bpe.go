@@ -56,27 +56,43 @@ func newBPE(o bpeOptions) (subwordModel, error) {
 	}
 	m := &bpe{tokenTable: t, prefix: o.Prefix, suffix: o.Suffix, unk: o.Unknown, fuse: o.Fuse,
 		bytes: t.bytes(o.ByteFallback), whole: o.IgnoreMerges}
-	return m, m.readMerges(o.Merges)
+	pairs, err := readMerges(o.Merges)
+	if err != nil {
+		return nil, err
+	}
+	return m, m.setMerges(pairs)
 }
 
 // readMerges reads the merges, written in the file as "a b" or as ["a", "b"].
-func (m *bpe) readMerges(b jsontext.Value) error {
-	var pairs [][2]string
+func readMerges(b jsontext.Value) (pairs [][2]string, err error) {
 	var lines []string
 	if len(b) == 0 || b.Kind() == 'n' {
-		return errors.New("no merges")
+		return nil, errors.New("no merges")
 	}
 	if json.Unmarshal(b, &lines) == nil {
-		for _, line := range lines {
-			left, right, _ := strings.Cut(line, " ")
-			if left == "" || right == "" || strings.Contains(right, " ") {
-				return fmt.Errorf("merge %q, want two tokens and a space between them", line)
-			}
-			pairs = append(pairs, [2]string{left, right})
-		}
-	} else if err := json.Unmarshal(b, &pairs); err != nil {
-		return fmt.Errorf("merges: %w", err)
+		return cutMerges(lines)
 	}
+	if err := json.Unmarshal(b, &pairs); err != nil {
+		return nil, fmt.Errorf("merges: %w", err)
+	}
+	return pairs, nil
+}
+
+// cutMerges returns the pairs of merges that are written as "a b".
+func cutMerges(lines []string) ([][2]string, error) {
+	pairs := make([][2]string, len(lines))
+	for i, line := range lines {
+		left, right, _ := strings.Cut(line, " ")
+		if left == "" || right == "" || strings.Contains(right, " ") {
+			return nil, fmt.Errorf("merge %q, want two tokens and a space between them", line)
+		}
+		pairs[i] = [2]string{left, right}
+	}
+	return pairs, nil
+}
+
+// setMerges gives pairs their ranks, in order.
+func (m *bpe) setMerges(pairs [][2]string) error {
 	m.merges = make(map[pair]merge, len(pairs))
 	for rank, p := range pairs {
 		a, okA := m.ids[p[0]]
@@ -88,6 +104,17 @@ func (m *bpe) readMerges(b jsontext.Value) error {
 		m.merges[pair{a, b}] = merge{rank, c}
 	}
 	return nil
+}
+
+func (m *bpe) unknown() int32 {
+	if m.unk == nil {
+		return -1
+	}
+	id, ok := m.ids[*m.unk]
+	if !ok {
+		return -1
+	}
+	return id
 }
 
 // symbol is a token of a word while it is merged. Removed ones have the id -1.

@@ -103,6 +103,6 @@ func TestUsualGrowth(t *testing.T) {
 	}))(t)
 	for _, text := range []string{"", " ", strings.Repeat("\ufdfa", 50_000), strings.Repeat(" ", 50_000),
 		strings.Repeat("漢", 50_000), strings.Repeat("[SEP]x", 10_000)} {
-		require.NoError(t, testutil.Err(v.encode(nil, []byte(text))), "%.10q", text)
+		require.NoError(t, testutil.Err(v.encode(nil, []byte(text), nil)), "%.10q", text)
 	}
 }

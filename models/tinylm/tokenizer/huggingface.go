@@ -29,27 +29,32 @@ type huggingFace struct {
 
 	added      addedTokens // found in the text before normalization
 	normalized addedTokens // found in normalized text
-	normal     []normalizer
-	steps      []preTokenizer
-	letters    *letters // spell bytes in the vocabulary; nil: it has plain text
-	spells     bool     // words have plain text: the last step is to spell them
-	model      subwordModel
-	encoders   sync.Pool // of *encoder
+	// The same for a text with plain parts. Normalized text does not show what was plain, so special tokens are found
+	// before it.
+	addedPlain, normalizedPlain addedTokens
+	special                     []bool // of each id: added tokens that control the model
+	normal                      []normalizer
+	steps                       []preTokenizer
+	letters                     *letters // spell bytes in the vocabulary; nil: it has plain text
+	spells                      bool     // words have plain text: the last step is to spell them
+	model                       subwordModel
+	encoders                    sync.Pool // of *encoder
 
 	decoding decoding
 	pieces   []string         // of each id, as in the file
 	texts    []string         // of each id, as it appears inside a text
 	names    map[string]int32 // ids by the text in the file
+	roles
 }
 
-// tokenizerFile is the part of a tokenizer.json that is read. Training does not need truncation, padding and the
-// post-processor, which adds tokens around a text.
+// tokenizerFile is the part of a tokenizer.json that is read: not truncation and padding.
 type tokenizerFile struct {
-	AddedTokens  []addedFile    `json:"added_tokens"`
-	Normalizer   jsontext.Value `json:"normalizer"`
-	PreTokenizer jsontext.Value `json:"pre_tokenizer"`
-	Model        jsontext.Value `json:"model"`
-	Decoder      jsontext.Value `json:"decoder"`
+	AddedTokens   []addedFile    `json:"added_tokens"`
+	Normalizer    jsontext.Value `json:"normalizer"`
+	PreTokenizer  jsontext.Value `json:"pre_tokenizer"`
+	PostProcessor jsontext.Value `json:"post_processor"`
+	Model         jsontext.Value `json:"model"`
+	Decoder       jsontext.Value `json:"decoder"`
 }
 
 // separators are known tokens that end a document.
@@ -68,23 +73,45 @@ func readHuggingFace(path, separator string) (*huggingFace, error) {
 	if err == nil {
 		err = t.findSeparator(separator)
 	}
-	if err != nil && len(err.Error()) > maxErrorBytes { // it quotes the file
-		err = fmt.Errorf("%.*s (cut)", maxErrorBytes, err)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, inFile(path, err)
 	}
 	return t, nil
 }
 
+// inFile names the file of an error, which it cuts, since it may quote the file.
+func inFile(path string, err error) error {
+	if len(err.Error()) > maxErrorBytes {
+		err = fmt.Errorf("%.*s (cut)", maxErrorBytes, err)
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}
+
 // parseHuggingFace reads the content of a tokenizer.json.
-func parseHuggingFace(b []byte) (t *huggingFace, err error) {
-	defer catchStop(&err)
+func parseHuggingFace(b []byte) (*huggingFace, error) {
 	var f tokenizerFile
 	if err := json.Unmarshal(b, &f); err != nil {
 		return nil, err
 	}
-	t = &huggingFace{hash: sha256.Sum256(b)}
+	model, err := readSubwordModel(f.Model)
+	if err != nil {
+		return nil, fmt.Errorf("model: %w", err)
+	}
+	t, err := newHuggingFace(f, model)
+	if err != nil {
+		return nil, err
+	}
+	t.hash = sha256.Sum256(b)
+	if t.prefix, err = t.readPrefix(f.PostProcessor); err != nil {
+		return nil, fmt.Errorf("post-processor: %w", err)
+	}
+	return t, nil
+}
+
+// newHuggingFace makes a tokenizer of a model and the other parts of a tokenizer.json.
+func newHuggingFace(f tokenizerFile, model subwordModel) (t *huggingFace, err error) {
+	defer catchStop(&err)
+	t = &huggingFace{model: model, roles: roles{bos: -1}}
 	t.encoders.New = func() any { return newEncoder(t) }
 	var normal []string
 	if t.normal, normal, err = readParts(f.Normalizer, "normalizers", normalizers()); err != nil {
@@ -92,9 +119,6 @@ func parseHuggingFace(b []byte) (t *huggingFace, err error) {
 	}
 	if t.steps, t.letters, t.spells, err = readSplitters(f.PreTokenizer, normal); err != nil {
 		return nil, fmt.Errorf("pre-tokenizer: %w", err)
-	}
-	if t.model, err = readSubwordModel(f.Model); err != nil {
-		return nil, fmt.Errorf("model: %w", err)
 	}
 	if t.decoding, err = readDecoding(f.Decoder, t.letters); err != nil {
 		return nil, fmt.Errorf("decoder: %w", err)
@@ -131,6 +155,11 @@ func (t *huggingFace) readPieces(added []addedFile) (err error) {
 		} else {
 			t.added.add(a, text)
 		}
+		if a.Normalized && !a.Special {
+			t.normalizedPlain.add(a, text)
+		} else {
+			t.addedPlain.add(a, a.Content)
+		}
 		if t.letters != nil { // so that the decoder returns this text
 			text = string(t.letters.spell(nil, []byte(text)))
 		}
@@ -138,6 +167,10 @@ func (t *huggingFace) readPieces(added []addedFile) (err error) {
 			return err
 		}
 		t.names[a.Content] = int32(*a.ID)
+	}
+	t.special = make([]bool, len(t.pieces))
+	for _, a := range added {
+		t.special[*a.ID] = a.Special
 	}
 	t.texts, growth = make([]string, len(t.pieces)), pieceBudget(t.pieces)
 	for id, piece := range t.pieces {
@@ -169,6 +202,10 @@ func (t *huggingFace) findSeparator(separator string) error {
 			return nil
 		}
 	}
+	if separator == "" && len(t.ends) > 0 {
+		t.end = t.ends[0]
+		return nil
+	}
 	return fault.Between("Separator", "no end-of-document token; tried %s; set the option separator",
 		strings.Join(names, " "))
 }
@@ -191,7 +228,9 @@ func (t *huggingFace) decode(ids []int32) (_ string, err error) {
 	return t.decoding.decodeAll(pieces), nil
 }
 
-func (t *huggingFace) encode(to []int32, text []byte) (_ []int32, err error) {
+// encode appends the tokens of text, in which special tokens are found outside of the plain ranges. No token of the
+// model is special then, but the one for unknown text; without plain ranges it may be, as in Python.
+func (t *huggingFace) encode(to []int32, text []byte, plain ranges) (_ []int32, err error) {
 	defer catchStop(&err)
 	if !utf8.Valid(text) {
 		return nil, errors.New("text is not UTF-8, which the tokenizer needs")
@@ -199,12 +238,32 @@ func (t *huggingFace) encode(to []int32, text []byte) (_ []int32, err error) {
 	e := t.encoders.Get().(*encoder)
 	defer t.encoders.Put(e)
 	e.ids, e.err, e.budget = to, nil, newBudget(len(text))
-	t.added.split(text, e.add, func(text []byte, first bool) {
+	added, normalized := &t.added, &t.normalized
+	if len(plain) > 0 {
+		added, normalized = &t.addedPlain, &t.normalizedPlain
+	}
+	added.split(text, plain, e.add, func(text []byte, first bool) {
 		if len(t.normal) > 0 {
 			text = []byte(applyAll(t.normal, string(text), e.budget))
 		}
-		t.normalized.split(text, e.add, func(text []byte, begins bool) { e.step(0, text, first && begins) })
+		normalized.split(text, nil, e.add, func(text []byte, begins bool) {
+			from := len(e.ids)
+			e.step(0, text, first && begins)
+			if len(plain) > 0 && e.err == nil {
+				e.err = t.checkPlain(e.ids[from:])
+			}
+		})
 	})
 	to, e.ids = e.ids, nil
 	return to, e.err
+}
+
+// checkPlain returns an error if the model has made a special token of a text.
+func (t *huggingFace) checkPlain(ids []int32) error {
+	for _, id := range ids {
+		if t.special[id] && id != t.model.unknown() {
+			return fmt.Errorf("the vocabulary has no tokens for %q as plain text, but only the special token", t.pieces[id])
+		}
+	}
+	return nil
 }

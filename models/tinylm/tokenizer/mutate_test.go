@@ -79,7 +79,7 @@ func encodeLines(t *testing.T, path string, lines []string) error {
 		return err
 	}
 	for _, line := range lines {
-		ids, err := v.encode([]int32{-1}, []byte(line))
+		ids, err := v.encode([]int32{-1}, []byte(line), nil)
 		if err == nil {
 			require.True(t, utf8.ValidString(line))
 			require.EqualValues(t, -1, ids[0], "encode appends")

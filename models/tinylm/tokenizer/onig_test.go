@@ -46,6 +46,7 @@ func (m *listModel) encode(e *encoder, word []byte) error {
 }
 
 func (m *listModel) pieces() []string { return nil }
+func (m *listModel) unknown() int32   { return -1 }
 
 // TestSequencesLikePython: pre-tokenizers in any order give the words of the reference. testdata/write_patterns.py has
 // written them.

@@ -68,14 +68,23 @@ func readParts[T any](value jsontext.Value, list string, makers map[string]maker
 }
 
 func makePart[T any](p part, makers map[string]maker[T]) (t T, err error) {
-	make := makers[p.kind]
-	if make == nil {
-		return t, fmt.Errorf("type %q, want one of %s", p.kind, strings.Join(slices.Sorted(maps.Keys(makers)), ", "))
+	make, err := find("type", p.kind, makers)
+	if err != nil {
+		return t, err
 	}
 	if t, err = make(p); err != nil {
 		return t, fmt.Errorf("%s: %w", p.kind, err)
 	}
 	return t, nil
+}
+
+// find returns the entry of a name, which is the value of what.
+func find[T any](what, name string, in map[string]T) (t T, err error) {
+	t, ok := in[name]
+	if !ok {
+		err = fmt.Errorf("%s %q, want one of %s", what, name, strings.Join(slices.Sorted(maps.Keys(in)), ", "))
+	}
+	return t, err
 }
 
 func readPart(value jsontext.Value) (part, error) {

@@ -115,8 +115,8 @@ func TestTokenizerUnknownText(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := testutil.Must(wordTokenizer(t, map[string]string{"model": model}))(t)
 			for range 2 { // the same encoder again
-				require.ErrorContains(t, testutil.Err(v.encode(nil, []byte("a b"))), `"b" has no token`)
-				ids := testutil.Must(v.encode(nil, []byte("a a")))(t)
+				require.ErrorContains(t, testutil.Err(v.encode(nil, []byte("a b"), nil)), `"b" has no token`)
+				ids := testutil.Must(v.encode(nil, []byte("a a"), nil))(t)
 				require.Equal(t, []int32{0, 0}, ids)
 			}
 		})
@@ -147,7 +147,7 @@ func TestManyAddedTokens(t *testing.T) {
 		list = append(list, map[string]any{"id": 4 + i, "content": fmt.Sprintf("<token %d>", i)})
 	}
 	v := testutil.Must(wordTokenizer(t, map[string]string{"added_tokens": string(testutil.Must(json.Marshal(list))(t))}))(t)
-	ids := testutil.Must(v.encode(nil, []byte("<token 2><token 29999>"+strings.Repeat(" [SEP] small", 50_000))))(t)
+	ids := testutil.Must(v.encode(nil, []byte("<token 2><token 29999>"+strings.Repeat(" [SEP] small", 50_000)), nil))(t)
 	require.Equal(t, []int32{6, 30_003, 1, 2, 1, 2}, ids[:6])
 	require.Len(t, ids, 2+2*50_000)
 	require.Less(t, time.Since(began), 10*time.Second)
@@ -187,7 +187,7 @@ func TestSlowPatterns(t *testing.T) {
 			began := time.Now()
 			v, err := wordTokenizer(t, members)
 			if err == nil {
-				_, err = v.encode(nil, []byte(slow))
+				_, err = v.encode(nil, []byte(slow), nil)
 			}
 			if err == nil {
 				_, err = v.decode([]int32{2, 2, 2, 2})
@@ -195,7 +195,7 @@ func TestSlowPatterns(t *testing.T) {
 			require.ErrorContains(t, err, `pattern "(a|aa)*b" takes more than 1.0004s for a text of 40 bytes`)
 			require.Less(t, time.Since(began), time.Minute)
 			if v != nil {
-				ids := testutil.Must(v.encode(nil, []byte("small")))(t)
+				ids := testutil.Must(v.encode(nil, []byte("small"), nil))(t)
 				require.Equal(t, []int32{3}, ids)
 				require.Equal(t, "small", testutil.Must(v.decode(ids))(t))
 			}
@@ -209,11 +209,11 @@ func TestSlowPatternsOfManyWords(t *testing.T) {
 	split := `{"type":"Sequence","pretokenizers":[{"type":"WhitespaceSplit"},{"type":"Split","pattern":{"Regex":"(a|aa)*b"},"behavior":"Isolated","invert":false}]}`
 	v := testutil.Must(wordTokenizer(t, map[string]string{"pre_tokenizer": split}))(t)
 	began := time.Now()
-	err := testutil.Err(v.encode(nil, []byte(strings.Repeat(slow+" ", 10_000))))
+	err := testutil.Err(v.encode(nil, []byte(strings.Repeat(slow+" ", 10_000)), nil))
 	require.ErrorContains(t, err, `pattern "(a|aa)*b" takes `)
 	require.ErrorContains(t, err, `it backtracks too much`) // for all words, or on a slow machine for one
 	require.Less(t, time.Since(began), time.Minute)
-	require.Equal(t, []int32{2, 3}, testutil.Must(v.encode(nil, []byte("small words")))(t))
+	require.Equal(t, []int32{2, 3}, testutil.Must(v.encode(nil, []byte("small words"), nil))(t))
 }
 
 // TestDecodesLikePython: an empty Sequence of decoders puts no spaces between tokens, and an empty match right behind

@@ -20,6 +20,8 @@ type subwordModel interface {
 	encode(e *encoder, word []byte) error
 	// pieces returns the text of each token as the file has it.
 	pieces() []string
+	// unknown returns the token of unknown text, -1 if there is none.
+	unknown() int32
 }
 
 // subwordModels returns the makers of subword models by their type in a tokenizer.json. WordPiece and WordLevel, which

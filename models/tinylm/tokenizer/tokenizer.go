@@ -70,16 +70,20 @@ func (t *Tokenizer) Encode(text string) ([]int32, error) { return t.AppendEncode
 
 // AppendEncode appends the tokens of text to ids: see Encode.
 func (t *Tokenizer) AppendEncode(ids []int32, text []byte) ([]int32, error) {
-	ids, err := t.open().encode(ids, text)
+	return t.appendEncode(ids, text, nil)
+}
+
+func (t *Tokenizer) appendEncode(ids []int32, text []byte, plain ranges) ([]int32, error) {
+	ids, err := t.open().encode(ids, text, plain)
 	if err != nil {
 		return nil, fault.In("tokenizer", "encode", quote.Error(err))
 	}
 	return ids, nil
 }
 
-func (t *Tokenizer) encode(ids []int32, text []byte) ([]int32, error) {
+func (t *Tokenizer) encode(ids []int32, text []byte, plain ranges) ([]int32, error) {
 	if t.file != nil {
-		return t.file.encode(ids, text)
+		return t.file.encode(ids, text, plain)
 	}
 	if t.vocab == 0 {
 		return nil, errNotOpened()

@@ -139,7 +139,7 @@ func requireSame(t *testing.T, v *huggingFace, want tokenizerCase) {
 		if isNew(line) {
 			continue
 		}
-		got := testutil.Must(v.encode(nil, []byte(line)))(t)
+		got := testutil.Must(v.encode(nil, []byte(line), nil))(t)
 		require.Equal(t, want.IDs[i], append([]int32{}, got...), "%q", line)
 		text := testutil.Must(v.decode(got))(t)
 		if utf8.ValidString(text) { // Python replaces bytes that are not UTF-8
@@ -260,7 +260,7 @@ func BenchmarkTokenizer(b *testing.B) {
 	b.SetBytes(int64(len(text)))
 	var ids []int32
 	for b.Loop() {
-		ids = testutil.Must(t.encode(ids[:0], text))(b)
+		ids = testutil.Must(t.encode(ids[:0], text, nil))(b)
 	}
 	b.ReportMetric(float64(len(ids))*float64(b.N)/b.Elapsed().Seconds()/1e6, "Mtokens/s")
 }

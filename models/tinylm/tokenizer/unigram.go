@@ -17,7 +17,7 @@ type unigram struct {
 	tokenTable
 	trie    *trie
 	scores  []float64
-	unknown float64 // score of an unknown character
+	penalty float64 // score of an unknown character
 	unk     int32   // token of an unknown character, -1: none
 	bytes   *byteTokens
 }
@@ -67,10 +67,12 @@ func newUnigram(o unigramOptions) (subwordModel, error) {
 		}
 		m.unk = int32(*o.Unknown)
 	}
-	m.unknown = lowest - unknownPenalty
+	m.penalty = lowest - unknownPenalty
 	m.bytes = m.tokenTable.bytes(o.ByteFallback)
 	return m, nil
 }
+
+func (m *unigram) unknown() int32 { return m.unk }
 
 // path is the best way to cut the word up to a position.
 type path struct {
@@ -122,7 +124,7 @@ func (m *unigram) search(e *encoder, word []byte) error {
 			if m.unk < 0 {
 				return fmt.Errorf("%q has no token, and unk_id names none for what is unknown", word[at:at+size])
 			}
-			better(size, m.unk, m.unknown)
+			better(size, m.unk, m.penalty)
 		}
 		at += size
 	}

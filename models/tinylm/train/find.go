@@ -12,6 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/models/lm"
+	"github.com/gorgonia-nsa/nsa/models/lm/chat"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
@@ -151,6 +152,14 @@ func (m *SavedModel) Open(tokenizerPath string) (_ *tinylm.Weights, _ *tokenizer
 		return nil, nil, fault.About("Tokenizer", err)
 	}
 	return nil, nil, fmt.Errorf("%w%s", quote.Error(err), hint)
+}
+
+// OpenChat reads the chat template of the model, whose tokenizer is t. The error wraps chat.ErrNone if it has none.
+func (m *SavedModel) OpenChat(t *tokenizer.Tokenizer) (*chat.Template, error) {
+	if !m.foreign {
+		return nil, fmt.Errorf("%s: %w", quote.Path(m.WeightsFile), chat.ErrNone)
+	}
+	return lm.OpenChat(m.WeightsFile, t, chat.Options{})
 }
 
 // Warnings returns a sentence for each damaged checkpoint that is newer than the model.

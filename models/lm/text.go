@@ -1,0 +1,114 @@
+package lm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/gorgonia-nsa/nsa/internal/fault"
+	"github.com/gorgonia-nsa/nsa/internal/quote"
+	"github.com/gorgonia-nsa/nsa/models/lm/chat"
+	"github.com/gorgonia-nsa/nsa/models/lm/gguf"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
+)
+
+// TokenizerFile returns the path of the tokenizer.json of a folder, "" if there is none.
+func TokenizerFile(folder string) string {
+	path := filepath.Join(folder, "tokenizer.json")
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	return path
+}
+
+// OpenTokenizer reads the tokenizer of a model that ReadWeights reads.
+func OpenTokenizer(path string) (*tokenizer.Tokenizer, error) {
+	if !isGGUF(path) {
+		return tokenizer.OpenFolder(path, "")
+	}
+	f, err := gguf.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	t, err := ggufTokenizer(f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, fault.In("lm", path, quote.Error(err))
+	}
+	return t, nil
+}
+
+// OpenChat reads the chat template of a model that ReadWeights reads; t is its tokenizer. The error wraps chat.ErrNone if
+// the model has none.
+func OpenChat(path string, t *tokenizer.Tokenizer, o chat.Options) (*chat.Template, error) {
+	if !isGGUF(path) {
+		return chat.Open(path, t, o)
+	}
+	f, err := gguf.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	source, err := gguf.Get[string](f, "tokenizer.chat_template")
+	if errors.Is(err, gguf.ErrNoKey) {
+		err = fmt.Errorf("%s: %w", quote.Path(path), chat.ErrNone)
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	return chat.New(source, t, o)
+}
+
+func isGGUF(path string) bool { return strings.EqualFold(filepath.Ext(path), ".gguf") }
+
+func ggufTokenizer(f *gguf.File) (*tokenizer.Tokenizer, error) {
+	const prefix = "tokenizer.ggml."
+	var errs []error
+	note := func(err error) {
+		if err != nil && !errors.Is(err, gguf.ErrNoKey) {
+			errs = append(errs, err)
+		}
+	}
+	word := func(key string) string {
+		s, err := gguf.Get[string](f, prefix+key)
+		note(err)
+		return s
+	}
+	words := func(key string) []string {
+		list, err := gguf.List[string](f, prefix+key)
+		note(err)
+		return list
+	}
+	id := func(key string) *int32 {
+		n, err := gguf.Get[int](f, prefix+key)
+		if note(err); err != nil {
+			return nil
+		}
+		v := int32(min(max(int64(n), -1), 1<<31-1)) // one outside of the vocabulary is an error of FromGGUF
+		return &v
+	}
+	flag := func(key string) *bool {
+		b, err := gguf.Get[bool](f, prefix+key)
+		if note(err); err != nil {
+			return nil
+		}
+		return &b
+	}
+	types, err := gguf.List[int](f, prefix+"token_type")
+	note(err)
+	scores, err := gguf.List[float64](f, prefix+"scores")
+	note(err)
+	g := tokenizer.GGUF{Model: word("model"), Pre: word("pre"), Tokens: words("tokens"), Merges: words("merges"),
+		BOS: id("bos_token_id"), EOS: id("eos_token_id"), EOT: id("eot_token_id"), Unknown: id("unknown_token_id"),
+		AddBOS: flag("add_bos_token"), AddSpacePrefix: flag("add_space_prefix")}
+	for _, t := range types {
+		g.Types = append(g.Types, int32(t))
+	}
+	for _, s := range scores {
+		g.Scores = append(g.Scores, float32(s))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return tokenizer.FromGGUF(g, "")
+}
