@@ -18,14 +18,17 @@ import (
 
 const configFile = "config.json"
 
-// IsModel reports whether path looks like something that ReadWeights reads: a folder with a config.json, or a file whose
-// name ends in .gguf.
+// IsModel reports whether path looks like something that ReadWeights reads: a file whose name ends in .gguf, or a folder
+// whose config.json has a model_type.
 func IsModel(path string) bool {
 	if isGGUF(path) {
 		return true
 	}
-	info, err := os.Stat(filepath.Join(path, configFile))
-	return err == nil && info.Mode().IsRegular()
+	text, err := readFile(filepath.Join(path, configFile))
+	var c struct {
+		Type *string `json:"model_type"`
+	}
+	return err == nil && json.Unmarshal(text, &c) == nil && c.Type != nil
 }
 
 // ReadWeights reads the model of a folder of transformers or of a GGUF file into float32. A tensor that the file has and

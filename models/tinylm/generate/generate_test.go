@@ -201,7 +201,7 @@ func TestFlagsRefuseValues(t *testing.T) {
 		"context": {"-1", "x", "100000000"}, "prefill-chunk": {"-1", "x", "100000000"}, "seed": {"-1", "x"}, "stop": {""},
 		"device": {"tpu", "cuda:x"}, "precision": {"f8", ""}, "interactive": {"maybe"}, "echo": {"maybe"},
 		"past-end": {"maybe"}, "no-such-flag": {"1"},
-		"file": {""},
+		"file": {""}, "chat": {"maybe", "true"}, "system": {"You are terse."},
 	}
 	noFile := map[string]string{"model": "/missing", "file": "/missing", "tokenizer": "/missing", "device": "cuda:-1"}
 	new(Options).flags().VisitAll(func(f *flag.Flag) {

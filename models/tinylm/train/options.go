@@ -25,7 +25,7 @@ type Options struct {
 	Preset string `yaml:"preset" fixed:"true" help:"sizes of model and training to begin with: tiny or base"`
 
 	Data        string  `yaml:"data" help:"file or folder to train on, or \"random\" for random bytes; empty: the Go source of GOROOT"`
-	Ext         string  `yaml:"ext" fixed:"true" help:"in a folder, read only files whose names (without .gz or .zst) end with this, in any case; empty: all"`
+	Ext         string  `yaml:"ext" fixed:"true" help:"read only files of a folder whose names (without .gz or .zst) end so; empty: all"`
 	TextField   string  `yaml:"text-field" fixed:"true" help:"field of JSON or column of Parquet with the text or a list of messages; a.b is b inside of a"`
 	EvalData    string  `yaml:"eval-data" help:"file or folder with the held-out text; empty: about a twentieth of -data is held out"`
 	Tokenizer   string  `yaml:"tokenizer" help:"tokenizer.json of Hugging Face; empty: a token is a byte"`
@@ -47,7 +47,7 @@ type Options struct {
 	Phi         string  `yaml:"phi" fixed:"true" help:"compression of a block: mean or mlp"`
 	PhiHidden   int     `yaml:"phi-hidden" fixed:"true" help:"hidden width of -phi mlp"`
 	GateHidden  int     `yaml:"gate-hidden" fixed:"true" help:"hidden width of the gates' MLP"`
-	Family      string  `yaml:"family" fixed:"true" help:"what a model of another family than TinyLM has, as JSON; -init sets it"`
+	Family      string  `yaml:"family" fixed:"true" help:"JSON of what TinyLM has not; -init sets it"`
 	Init        string  `yaml:"init" fixed:"true" help:"weights to begin with, a safetensors file or a run folder; the model has their sizes"`
 	Seed        uint64  `yaml:"seed" fixed:"true" help:"seed of weights, order of the data and sample"`
 	Batch       int     `yaml:"batch" fixed:"true" help:"sequences that run at once"`
