@@ -73,18 +73,17 @@ func (r *Reader) Type(name string) string { return r.byName[name].dtype.name }
 // Read reads a tensor of F32, BF16 or F16 into dst, row-major, on all cores. dst has as many elements as the tensor.
 func (r *Reader) Read(name string, dst []float32) error {
 	s, ok := r.byName[name]
-	n, err := count(s.shape, max(1, s.dtype.size))
+	size, n := s.dtype.size, s.end-s.begin
+	var err error
 	switch {
 	case !ok:
 		err = errors.New("not in the file")
-	case err != nil: // not reached: parseEntry has checked it
 	case s.dtype.memory != tensor.Float32:
 		err = fmt.Errorf("type %s, want F32, BF16 or F16", s.dtype.name)
-	case n != len(dst):
-		err = fmt.Errorf("%v has %d elements, the destination has %d", s.shape, n, len(dst))
+	case int64(len(dst)) != n/int64(size):
+		err = fmt.Errorf("%v has %d elements, the destination has %d", s.shape, n/int64(size), len(dst))
 	default:
-		size := s.dtype.size
-		err = r.file.Pieces(r.start+s.begin, s.end-s.begin, size, func(at int64, part []byte) {
+		err = r.file.Pieces(r.start+s.begin, n, size, func(at int64, part []byte) {
 			s.dtype.float32s(dst[int(at)/size:][:len(part)/size], part)
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/quote"
@@ -118,7 +119,7 @@ func (v value) elements(dst any) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("of type %s, want %T", v.kind, dst)
+	return fmt.Errorf("of type %s, want %s", v.kind, strings.TrimPrefix(fmt.Sprintf("%T", dst), "[]"))
 }
 
 // kind is a type of the metadata.

@@ -24,6 +24,8 @@ import (
 const (
 	single = "model.safetensors"
 	index  = "model.safetensors.index.json"
+
+	first, second = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 )
 
 // sample returns tensors of 1,000, 24, 600 and 1 elements, in the order of their names.
@@ -131,13 +133,12 @@ func TestWriteRefuses(t *testing.T) {
 func sharded(t testing.TB) string {
 	dir := t.TempDir()
 	require.NoError(t, pretrained.Write(dir, sample(), pretrained.Layout{ShardBytes: 4000}))
-	require.Equal(t, []string{"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", index}, names(t, dir))
+	require.Equal(t, []string{first, second, index}, names(t, dir))
 	return dir
 }
 
 // TestOpenRefuses: an index that is damaged or does not say what is in the files.
 func TestOpenRefuses(t *testing.T) {
-	const first, second = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 	replace := func(from, to string) func(string) string {
 		return func(s string) string { return strings.Replace(s, from, to, 1) }
 	}
