@@ -25,7 +25,7 @@ type Options struct {
 	Preset string `yaml:"preset" fixed:"true" help:"sizes of model and training to begin with: tiny or base"`
 
 	Data        string  `yaml:"data" help:"file or folder to train on, or \"random\" for random bytes; empty: the Go source of GOROOT"`
-	Ext         string  `yaml:"ext" fixed:"true" help:"read only files of a folder whose names (without .gz or .zst) end so; empty: all"`
+	Ext         string  `yaml:"ext" fixed:"true" help:"read only files of a folder that end so (without .gz or .zst); empty: all"`
 	TextField   string  `yaml:"text-field" fixed:"true" help:"field of JSON or column of Parquet with the text or a list of messages; a.b is b inside of a"`
 	EvalData    string  `yaml:"eval-data" help:"file or folder with the held-out text; empty: about a twentieth of -data is held out"`
 	Tokenizer   string  `yaml:"tokenizer" help:"tokenizer.json of Hugging Face; empty: a token is a byte"`
@@ -48,10 +48,10 @@ type Options struct {
 	PhiHidden   int     `yaml:"phi-hidden" fixed:"true" help:"hidden width of -phi mlp"`
 	GateHidden  int     `yaml:"gate-hidden" fixed:"true" help:"hidden width of the gates' MLP"`
 	Family      string  `yaml:"family" fixed:"true" help:"JSON of what TinyLM has not; -init sets it"`
-	Init        string  `yaml:"init" fixed:"true" help:"weights to begin with, a safetensors file or a run folder; the model has their sizes"`
+	Init        string  `yaml:"init" fixed:"true" help:"weights to begin with: what -model of generate takes; the model has their sizes"`
 	Seed        uint64  `yaml:"seed" fixed:"true" help:"seed of weights, order of the data and sample"`
 	Batch       int     `yaml:"batch" fixed:"true" help:"sequences that run at once"`
-	Accumulate  int     `yaml:"accumulate" fixed:"true" help:"batches per step, whose gradients are added; several ranks share them; 0: one for each rank"`
+	Accumulate  int     `yaml:"accumulate" fixed:"true" help:"batches per step, which several ranks share; 0: one for each rank"`
 	Recompute   bool    `yaml:"recompute" help:"compute activations twice instead of keeping them: less memory, more time, the same results"`
 	Steps       int     `yaml:"steps" help:"steps to train for, instead of -minutes"`
 	Minutes     float64 `yaml:"minutes" help:"minutes to train for, evaluations included"`
