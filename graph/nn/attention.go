@@ -140,9 +140,7 @@ func (b *Builder) Attention(prefix string, c AttentionConfig) *Attention {
 		b.err = c.Validate()
 	}
 	c.RoPEBase = cmp.Or(c.RoPEBase, DefaultRoPEBase)
-	for _, p := range c.LayerParams(prefix) {
-		b.Param(p.Name)
-	}
+	b.layerParams(c.LayerParams(prefix))
 	if b.err != nil {
 		return nil
 	}

@@ -6,6 +6,7 @@ package nn
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -143,13 +144,19 @@ func (b *Builder) newParam(p Param) (*G.Node, error) {
 	return node(v.Dtype(), G.WithValue(v)), nil
 }
 
-// Linear returns ops.Linear of x by the parameter name+".weight", plus name+".bias" if there is one.
+// Linear returns ops.Linear of x by the parameter name+".weight", plus name+".bias" if there is one, plus the product of
+// x and the parameters of WithLoRA if there are such.
 func (b *Builder) Linear(x *G.Node, name string, opts ...ops.LinearOption) *G.Node {
-	w := b.Param(name + ".weight")
+	w, options := b.Param(name+".weight"), opts
 	if bias := name + ".bias"; b.params[bias].Name != "" {
-		opts = append(opts, ops.WithBias(b.Param(bias)))
+		options = append(slices.Clip(opts), ops.WithBias(b.Param(bias)))
 	}
-	return b.Node(ops.Linear(x, w, opts...))
+	y := b.Node(ops.Linear(x, w, options...))
+	if down, up := name+loraDown, name+loraUp; b.params[down].Name != "" {
+		inner := b.Node(ops.Linear(x, b.Param(down))) // [...,rank]
+		y = b.Node(ops.Add(y, b.Node(ops.Linear(inner, b.Param(up), opts...))))
+	}
+	return y
 }
 
 // RMSNorm returns ops.RMSNorm of x by the parameter name+".weight".

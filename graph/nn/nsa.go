@@ -196,10 +196,7 @@ func (b *Builder) NSA(prefix string, c NSAConfig) *NSA {
 	if c.RoPEBase == 0 {
 		c.RoPEBase = DefaultRoPEBase
 	}
-	l := &NSA{config: c, prefix: prefix}
-	for _, p := range c.LayerParams(prefix) {
-		l.learnables = append(l.learnables, b.Param(p.Name))
-	}
+	l := &NSA{config: c, prefix: prefix, learnables: b.layerParams(c.LayerParams(prefix))}
 	if b.err != nil {
 		return nil
 	}

@@ -34,6 +34,12 @@ func XavierUniform(in, out int) Init {
 	return func(r *rand.Rand) float64 { return a * (2*r.Float64() - 1) }
 }
 
+// LeCunUniform draws from the uniform distribution over [-a, a) with a = 1/sqrt(in), PyTorch's default for linear layers.
+func LeCunUniform(in int) Init {
+	a := 1 / math.Sqrt(float64(in))
+	return func(r *rand.Rand) float64 { return a * (2*r.Float64() - 1) }
+}
+
 // LeCunNormal draws from the normal distribution of variance 1/in, which keeps the variance of a linear layer's input.
 func LeCunNormal(in int) Init { return Normal(1 / math.Sqrt(float64(in))) }
 

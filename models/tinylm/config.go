@@ -46,6 +46,7 @@ type Config struct {
 	Attention Attention // "" is NSA
 
 	Family
+	LoRA int `json:",omitempty"` // rank of low-rank updates of the layers' matrices, which alone are trained; 0: none
 
 	// The sizes of each attention layer. Dense ones use only Dim, Heads, KVHeads, KeyDim, ValueDim,
 	// RoPEBase, RoPEScaling and Projections.
@@ -88,6 +89,8 @@ func (c Config) check() error {
 	switch {
 	case c.MLPDim < 0 || c.MLPDim > maxSize:
 		return fault.Of("MLPDim", "mlp dim", "is %d, want 0 to %d", c.MLPDim, maxSize)
+	case c.LoRA < 0 || c.LoRA > maxSize:
+		return fault.Of("LoRA", "lora", "has rank %d, want 0 to %d", c.LoRA, maxSize)
 	case c.NormEps != 0 && !(c.NormEps > 0 && c.NormEps < 1):
 		return fault.Of("NormEps", "norm eps", "is %v, want 0 for 1e-6 or a number between 0 and 1", c.NormEps)
 	}
@@ -161,8 +164,16 @@ func (c Config) LearnableParams() []nn.Param {
 			list[i].Init = nn.Normal(1 / math.Sqrt(float64(p.Shape[1])) / math.Sqrt(float64(2*c.Layers)))
 		}
 	}
+	if c.LoRA > 0 {
+		list = nn.WithLoRA(list, c.LoRA, func(name string) bool {
+			return strings.HasPrefix(name, "layers.") && !strings.Contains(name, ".gate.")
+		})
+	}
 	return list
 }
+
+// Trains reports whether training changes a parameter of LearnableParams: all, or with LoRA those of the updates.
+func (c Config) Trains(name string) bool { return c.LoRA == 0 || nn.IsLoRA(name) }
 
 // attentionOf returns the kind of a layer.
 func (c Config) attentionOf(layer int) Attention {

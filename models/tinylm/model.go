@@ -34,6 +34,7 @@ type Model struct {
 	loss        *G.Node // scalar
 	losses      *G.Node // of WithLosses, [B,S]
 	learnables  G.Nodes
+	trained     G.Nodes       // of learnables, those that training changes
 	grads       []G.ValueGrad // nil: without gradients
 	vm          G.VM
 	machine     *graph.Machine // vm as a graph.Machine; nil: another VM
@@ -119,6 +120,7 @@ func (m *Model) build(c Config, b *nn.Builder, o modelOptions) (err error) {
 		return b.Err()
 	}
 	m.learnables = b.Learnables()
+	m.trained = slices.DeleteFunc(slices.Clone(m.learnables), func(n *G.Node) bool { return !c.Trains(n.Name()) })
 	if m.ranks = 1; o.group != nil {
 		m.ranks = o.group.Size()
 	}
@@ -129,14 +131,14 @@ func (m *Model) build(c Config, b *nn.Builder, o modelOptions) (err error) {
 		if o.scaled || m.accumulated != nil {
 			m.scale, m.lossScale = G.NewF32(1), 1
 			scale := G.NewScalar(m.graph, tensor.Float32, G.WithName("loss scale"), G.WithValue(m.scale))
-			_, err = graph.ScaledGrad(m.loss, scale, m.learnables...)
+			_, err = graph.ScaledGrad(m.loss, scale, m.trained...)
 		} else {
-			_, err = graph.Grad(m.loss, m.learnables...)
+			_, err = graph.Grad(m.loss, m.trained...)
 		}
 		if err != nil {
 			return err
 		}
-		m.grads, m.optimizer = G.NodesToValueGrads(m.learnables), o.optimizer
+		m.grads, m.optimizer = G.NodesToValueGrads(m.trained), o.optimizer
 	}
 	return nil
 }
@@ -180,7 +182,7 @@ func (m *Model) SetLossScale(scale float64) error {
 // Graph returns the model's graph.
 func (m *Model) Graph() *G.ExprGraph { return m.graph }
 
-// Learnables returns the nodes of the weights in the order of Config.LearnableParams.
+// Learnables returns the nodes of the weights, in the order of Config.LearnableParams but for those of LoRA.
 func (m *Model) Learnables() G.Nodes { return m.learnables }
 
 // Layers returns the nodes of the layers. In a model built WithParts, Gates and Blocks have values after a run: see

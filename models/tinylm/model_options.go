@@ -176,7 +176,11 @@ func (m *Model) machineOptions(o modelOptions) []graph.Option {
 		list = append(list, graph.WithGradSums())
 	}
 	if o.hasOptimizer {
-		list = append(list, graph.WithOptimizer(o.optimizer, m.learnables...))
+		list = append(list, graph.WithOptimizer(o.optimizer, m.trained...))
+	}
+	if o.grads && len(m.trained) < len(m.learnables) {
+		frozen := slices.DeleteFunc(slices.Clone(m.learnables), m.trained.Contains)
+		list = append(list, graph.WithConstantInputs(frozen...))
 	}
 	if o.recompute && len(m.layers) > 1 {
 		var stream G.Nodes

@@ -76,10 +76,14 @@ func (w *Weights) checkOn(b graph.Backend) error {
 	return nil
 }
 
-// bind binds the copies on the device to nodes, which are in the order of Config.LearnableParams.
+// bind binds the copies on the device to the nodes of parameters.
 func (w *Weights) bind(nodes G.Nodes) error {
-	for i, n := range nodes {
-		if err := G.UnsafeLet(n, w.resident.Values()[i]); err != nil {
+	copies := map[string]G.Value{}
+	for i, p := range w.Config.LearnableParams() {
+		copies[p.Name] = w.resident.Values()[i]
+	}
+	for _, n := range nodes {
+		if err := G.UnsafeLet(n, copies[n.Name()]); err != nil {
 			return err
 		}
 	}

@@ -258,6 +258,11 @@ func (r *runner) openWeights(from *checkpoint) (err error) {
 		for _, text := range warnings {
 			r.display.warn("%s", text)
 		}
+		if r.LoRA > 0 && r.weights.Config.LoRA == 0 {
+			if r.weights, err = r.weights.WithLoRA(r.LoRA, r.Seed); err != nil {
+				return err
+			}
+		}
 		if dt := r.weights.Tensors["embed.weight"].Dtype(); dt != tensor.Float32 {
 			return fmt.Errorf("-init %s: weights of %v, want float32", r.Init, dt)
 		}
@@ -282,6 +287,9 @@ func (r *runner) openWeights(from *checkpoint) (err error) {
 func (r *runner) checkMoments(state safetensors.File) error {
 	for _, p := range r.weights.Config.LearnableParams() {
 		muon := r.Optimizer == muonOptimizer && tinylm.UsesMuon(p.Name, p.Shape)
+		if !r.weights.Config.Trains(p.Name) {
+			continue
+		}
 		if _, second := state.Tensors["second."+p.Name]; len(state.Tensors) > 0 && second == muon {
 			return command.UsageError(fmt.Errorf("-optimizer %s: the moments of %s in the checkpoint are of another optimizer",
 				r.Optimizer, p.Name))

@@ -49,6 +49,7 @@ type Options struct {
 	GateHidden  int     `yaml:"gate-hidden" fixed:"true" help:"hidden width of the gates' MLP"`
 	Family      string  `yaml:"family" fixed:"true" help:"JSON of what TinyLM has not; -init sets it"`
 	Init        string  `yaml:"init" fixed:"true" help:"weights to begin with: what -model of generate takes; the model has their sizes"`
+	LoRA        int     `yaml:"lora" fixed:"true" help:"rank of updates of the matrices, which alone are trained; 0: all is"`
 	Seed        uint64  `yaml:"seed" fixed:"true" help:"seed of weights, order of the data and sample"`
 	Batch       int     `yaml:"batch" fixed:"true" help:"sequences that run at once"`
 	Accumulate  int     `yaml:"accumulate" fixed:"true" help:"batches per step, which several ranks share; 0: one for each rank"`
@@ -123,7 +124,7 @@ func (o *Options) setModel(c tinylm.Config) {
 	o.Dim, o.Heads, o.KVHeads, o.KeyDim, o.ValueDim = c.Dim, c.Heads, c.KVHeads, c.KeyDim, c.ValueDim
 	o.BlockLen, o.Stride, o.SelectBlock, o.TopN, o.Window = c.BlockLen, c.Stride, c.SelectBlock, c.TopN, c.Window
 	o.Phi, o.PhiHidden, o.GateHidden = string(cmp.Or(c.Phi, nn.PhiMean)), c.PhiHidden, c.GateHidden
-	o.Family = familyOf(c)
+	o.Family, o.LoRA = familyOf(c), c.LoRA
 }
 
 // family are the fields of a tinylm.Config that have no option of their own.
@@ -153,7 +154,7 @@ func familyOf(c tinylm.Config) string {
 func (o *Options) Model(vocab int) tinylm.Config {
 	f, _ := o.family()
 	c := o.tinyLM(max(vocab, f.Vocab))
-	c.Family, c.RoPEBase, c.RoPEScaling, c.Projections = f.Family, f.RoPEBase, f.RoPEScaling, f.Projections
+	c.Family, c.RoPEBase, c.RoPEScaling, c.Projections, c.LoRA = f.Family, f.RoPEBase, f.RoPEScaling, f.Projections, o.LoRA
 	return c
 }
 
