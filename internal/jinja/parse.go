@@ -44,12 +44,10 @@ func (p *parser) want(text string) {
 }
 
 func (p *parser) kind(k kind, what string) token {
-	t := p.next()
-	if t.kind != k {
-		p.at--
+	if p.peek().kind != k {
 		p.unexpected(what)
 	}
-	return t
+	return p.next()
 }
 
 func (p *parser) unexpected(want string) {
@@ -236,7 +234,8 @@ func (p *parser) loop() statement {
 func loopAt(all List, i int) *namespace {
 	v := map[string]any{
 		"index": i + 1, "index0": i, "revindex": len(all) - i, "revindex0": len(all) - i - 1, "length": len(all),
-		"first": i == 0, "last": i == len(all)-1, "previtem": undefined{"loop.previtem"}, "nextitem": undefined{"loop.nextitem"},
+		"first": i == 0, "last": i == len(all)-1,
+		"previtem": undefined{"loop.previtem"}, "nextitem": undefined{"loop.nextitem"},
 		"cycle": function(func(_ *run, a args) any {
 			if len(a.values) == 0 {
 				fail("cycle without values")
