@@ -197,6 +197,33 @@ func TestGGUFErrors(t *testing.T) {
 	}
 }
 
+// TestDamagedGGUF: damaged metadata are an error, or a tokenizer that decodes what it encodes.
+func TestDamagedGGUF(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	made := 0
+	for _, c := range ggufCases(t) {
+		content := testutil.Must(json.Marshal(c.GGUF))(t)
+		for range testutil.Mutations(t) / 10 {
+			var g GGUF
+			if json.Unmarshal(testutil.Mutate(r, content), &g) != nil {
+				continue
+			}
+			v, err := FromGGUF(g, "")
+			if err != nil {
+				require.ErrorContains(t, err, "tokenizer: GGUF: ")
+				continue
+			}
+			made++
+			for _, line := range c.Lines[:20] {
+				if ids, err := v.EncodeSpans([]Span{{line, true}, {line, false}}); err == nil {
+					require.NoError(t, testutil.Err(v.Decode(ids)))
+				}
+			}
+		}
+	}
+	require.Positive(t, made)
+}
+
 func nans(n int) []float32 {
 	all := make([]float32, n)
 	for i := range all {
