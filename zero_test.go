@@ -14,7 +14,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
-	"github.com/gorgonia-nsa/nsa/models/lm/chat"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/generate"
@@ -57,8 +56,7 @@ func TestZeroValues(t *testing.T) {
 			tinylm.Preset,
 			tinylm.Config{}, &tinylm.Decoder{}, &tinylm.Model{}, &tinylm.Sampler{}, tinylm.Sampling{},
 			&tinylm.Weights{}, (*tinylm.Weights)(nil)},
-		{chat.New, chat.Open, &chat.Template{}, (*chat.Template)(nil)},
-		{tokenizer.FromGGUF, tokenizer.Open, tokenizer.OpenFolder, &tokenizer.Tokenizer{}, (*tokenizer.Tokenizer)(nil)},
+		{tokenizer.Open, &tokenizer.Tokenizer{}, (*tokenizer.Tokenizer)(nil)},
 		{corpus.Open, corpus.Random, &corpus.Corpus{}, &corpus.Reader{}, zeroCorpus(func(c *corpus.Corpus) error {
 			_, err := c.Reader(corpus.Shape{Batch: 1, Seq: 2}, corpus.Cursor{})
 			return err

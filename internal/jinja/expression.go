@@ -1,10 +1,11 @@
 package jinja
 
 import (
+	"math"
 	"strconv"
 )
 
-// expression reads an expression. The precedence is that of Jinja2: if, or, and, not, comparisons, + -, ~, * / // %,
+// expression reads an expression, in the order of precedence of Jinja2: if, or, and, not, comparisons, + -, ~, * / // %,
 // **, signs, then what follows a value.
 func (p *parser) expression() expression {
 	p.nest()
@@ -94,6 +95,26 @@ func (p *parser) comparison() expression {
 	}
 }
 
+func (r *run) holds(op string, a, b any) bool {
+	switch op {
+	case "==":
+		return r.equal(a, b)
+	case "!=":
+		return !r.equal(a, b)
+	case "in":
+		return r.contains(b, a)
+	case "not in":
+		return !r.contains(b, a)
+	case "<":
+		return r.compare(a, b) < 0
+	case "<=":
+		return r.compare(a, b) <= 0
+	case ">":
+		return r.compare(a, b) > 0
+	}
+	return r.compare(a, b) >= 0
+}
+
 // chain reads operands with operators between them, which group to the left.
 func (p *parser) chain(operand func() expression, ops ...string) expression {
 	x := operand()
@@ -108,14 +129,77 @@ func (p *parser) chain(operand func() expression, ops ...string) expression {
 	return x
 }
 
-func (p *parser) sum() expression { return p.chain(p.join, "+", "-") }
-
-func (p *parser) join() expression { return p.chain(p.product, "~") }
-
+func (p *parser) sum() expression     { return p.chain(p.join, "+", "-") }
+func (p *parser) join() expression    { return p.chain(p.product, "~") }
 func (p *parser) product() expression { return p.chain(p.power, "*", "/", "//", "%") }
-
 func (p *parser) power() expression {
 	return p.chain(func() expression { return p.unary(true) }, "**")
+}
+
+func (r *run) binary(op string, a, b any) any {
+	if op == "~" {
+		return r.concat(r.text(a), r.text(b))
+	}
+	s, okS := a.(Text)
+	t, okT := b.(Text)
+	k, okK := a.(List)
+	l, okL := b.(List)
+	n, okN := b.(int)
+	switch {
+	case op == "+" && okS && okT:
+		return r.concat(s, t)
+	case op == "+" && okK && okL:
+		r.use(workPerItem * (len(k) + len(l)))
+		return append(append(List{}, k...), l...)
+	case op == "*" && okS && okN:
+		r.use(min(max(0, n), work) * max(1, len(s)))
+		var out Text
+		for range n {
+			out = append(out, s...)
+		}
+		return out
+	}
+	x, okX := number(a)
+	y, okY := number(b)
+	if !okX || !okY {
+		fail("%s %s %s is not supported", typeName(a), op, typeName(b))
+	}
+	if y == 0 && (op == "/" || op == "//" || op == "%") {
+		fail("division by zero")
+	}
+	_, isFloat := a.(float64)
+	if _, ok := b.(float64); ok {
+		isFloat = true
+	}
+	var f float64
+	switch op {
+	case "+":
+		f = x + y
+	case "-":
+		f = x - y
+	case "*":
+		f = x * y
+	case "/":
+		return x / y
+	case "//":
+		f = math.Floor(x / y)
+	case "%":
+		f = x - y*math.Floor(x/y)
+	case "**":
+		f, isFloat = math.Pow(x, y), isFloat || y < 0
+	}
+	if isFloat {
+		return f
+	}
+	if math.Abs(f) > 1<<53 {
+		fail("%v %s %v is too large", a, op, b)
+	}
+	return int(f)
+}
+
+func (r *run) concat(a, b Text) Text {
+	r.use(len(a) + len(b))
+	return append(append(make(Text, 0, len(a)+len(b)), a...), b...)
 }
 
 func (p *parser) unary(filters bool) expression {
@@ -151,11 +235,7 @@ func (p *parser) unary(filters bool) expression {
 }
 
 func (p *parser) primary() expression {
-	t := p.peek()
-	if t.kind == eof || t.kind == end {
-		p.unexpected("a value")
-	}
-	switch p.at++; {
+	switch t := p.next(); {
 	case t.kind == name:
 		switch t.text {
 		case "true", "True":
@@ -230,11 +310,13 @@ func (p *parser) postfix(x expression) expression {
 		of := x
 		switch p.accept(".", "[", "(") {
 		case ".":
-			if p.peek().kind == integer {
-				i := p.integer(p.next().text)
+			t := p.next()
+			if t.kind == integer {
+				i := p.integer(t.text)
 				x = func(r *run) any { return r.item(of(r), i) }
 				continue
 			}
+			p.at--
 			member := Text(p.kind(name, "a name").text)
 			x = func(r *run) any {
 				v := of(r)
@@ -315,6 +397,82 @@ func (p *parser) element(of expression) expression {
 		fail("cannot slice %s", typeName(v))
 		return nil
 	}
+}
+
+// slice returns the elements of v from a bound to another, by a step, as Python does.
+func slice[S ~[]E, E any](r *run, v S, bounds [3]*int) S {
+	step := 1
+	if bounds[2] != nil {
+		step = *bounds[2]
+	}
+	if step == 0 {
+		fail("a slice with the step 0")
+	}
+	low, high := 0, len(v)
+	if step < 0 {
+		low, high = -1, len(v)-1
+	}
+	at := func(bound *int, otherwise int) int {
+		if bound == nil {
+			return otherwise
+		}
+		n := *bound
+		if n < 0 {
+			n += len(v)
+		}
+		return min(max(n, low), high)
+	}
+	from, to := at(bounds[0], low), at(bounds[1], high)
+	if step < 0 {
+		from, to = at(bounds[0], high), at(bounds[1], low)
+	}
+	var out S
+	step = min(max(step, -len(v)-1), len(v)+1)
+	for i := from; step > 0 && i < to || step < 0 && i > to; i += step {
+		out = append(out, v[i])
+	}
+	r.use(workPerItem * len(out))
+	return out
+}
+
+// item returns v[key].
+func (r *run) item(v, key any) any {
+	n, isInt := key.(int)
+	k, isText := key.(Text)
+	at := func(length int) int {
+		if n < 0 {
+			n += length
+		}
+		if n < 0 || n >= length {
+			return -1
+		}
+		return n
+	}
+	missing := undefined{"an element"}
+	if isText {
+		missing.name = strconv.Quote(k.String())
+	}
+	switch v := v.(type) {
+	case undefined:
+		fail("cannot take %s of %s", missing.name, typeName(v))
+	case List:
+		if i := at(len(v)); isInt && i >= 0 {
+			return v[i]
+		}
+	case Text:
+		if i := at(len(v)); isInt && i >= 0 {
+			return v[i : i+1 : i+1]
+		}
+	case *Dict:
+		if x, ok := v.values[k.String()]; isText && ok {
+			return x
+		}
+	case *namespace:
+		if x, ok := v.values[k.String()]; isText && ok {
+			return x
+		}
+	}
+	return missing
 }
 
 // args are the arguments of a call: values, of which those behind the first ones have names.

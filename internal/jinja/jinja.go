@@ -153,7 +153,7 @@ func (r *run) print(t Text) {
 	r.out = append(r.out, t...)
 }
 
-// capture returns what body prints in a scope.
+// capture returns what body prints, in a scope of its own if values is not nil.
 func (r *run) capture(body []statement, in *scope) Text {
 	out, outer := r.out, r.scope
 	r.out, r.scope = nil, in

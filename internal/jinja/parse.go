@@ -44,10 +44,12 @@ func (p *parser) want(text string) {
 }
 
 func (p *parser) kind(k kind, what string) token {
-	if p.peek().kind != k {
+	t := p.next()
+	if t.kind != k {
+		p.at--
 		p.unexpected(what)
 	}
-	return p.next()
+	return t
 }
 
 func (p *parser) unexpected(want string) {
@@ -234,8 +236,7 @@ func (p *parser) loop() statement {
 func loopAt(all List, i int) *namespace {
 	v := map[string]any{
 		"index": i + 1, "index0": i, "revindex": len(all) - i, "revindex0": len(all) - i - 1, "length": len(all),
-		"first": i == 0, "last": i == len(all)-1,
-		"previtem": undefined{"loop.previtem"}, "nextitem": undefined{"loop.nextitem"},
+		"first": i == 0, "last": i == len(all)-1, "previtem": undefined{"loop.previtem"}, "nextitem": undefined{"loop.nextitem"},
 		"cycle": function(func(_ *run, a args) any {
 			if len(a.values) == 0 {
 				fail("cycle without values")

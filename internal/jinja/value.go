@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -178,6 +179,105 @@ func number(v any) (float64, bool) {
 		return v, true
 	}
 	return 0, false
+}
+
+func (r *run) equal(a, b any) bool {
+	r.enter()
+	defer r.leave()
+	if x, ok := number(a); ok {
+		y, ok := number(b)
+		return ok && x == y
+	}
+	switch a := a.(type) {
+	case nil:
+		return b == nil
+	case undefined:
+		_, ok := b.(undefined)
+		return ok
+	case Text:
+		b, ok := b.(Text)
+		return ok && len(a) == len(b) && compareText(a, b) == 0
+	case List:
+		b, ok := b.(List)
+		return ok && slices.EqualFunc(a, b, r.equal)
+	case *Dict:
+		b, ok := b.(*Dict)
+		if !ok || len(a.keys) != len(b.keys) {
+			return false
+		}
+		for key, v := range a.values {
+			if w, ok := b.values[key]; !ok || !r.equal(v, w) {
+				return false
+			}
+		}
+		return true
+	case *namespace:
+		b, ok := b.(*namespace)
+		return ok && a == b
+	}
+	return false // functions
+}
+
+func compareText(a, b Text) int {
+	return slices.CompareFunc(a, b, func(x, y rune) int { return cmp.Compare(x&^marked, y&^marked) })
+}
+
+// compare orders numbers or strings.
+func (r *run) compare(a, b any) int {
+	r.use(1)
+	x, okX := number(a)
+	y, okY := number(b)
+	s, okS := a.(Text)
+	t, okT := b.(Text)
+	switch {
+	case okX && okY:
+		return cmp.Compare(x, y)
+	case !okS || !okT:
+		fail("cannot order %s and %s", typeName(a), typeName(b))
+	}
+	r.use(min(len(s), len(t)))
+	return compareText(s, t)
+}
+
+func (r *run) contains(in, v any) bool {
+	switch in := in.(type) {
+	case Text:
+		v, ok := v.(Text)
+		if !ok {
+			fail("%s in a string, want a string", typeName(v))
+		}
+		r.use(len(in))
+		return strings.Contains(in.String(), v.String())
+	case *Dict:
+		v, ok := v.(Text)
+		_, has := in.values[v.String()]
+		return ok && has
+	}
+	return slices.ContainsFunc(r.elements(in), func(w any) bool { return r.equal(v, w) })
+}
+
+// elements returns what a loop over v gives.
+func (r *run) elements(v any) (all List) {
+	switch v := v.(type) {
+	case List:
+		return v
+	case Text:
+		r.use(workPerItem * len(v))
+		for i := range v {
+			all = append(all, v[i:i+1:i+1])
+		}
+		return all
+	case *Dict:
+		r.use(workPerItem * len(v.keys))
+		for _, k := range v.keys {
+			all = append(all, k)
+		}
+		return all
+	case undefined:
+		return nil
+	}
+	fail("cannot iterate over %s", typeName(v))
+	return nil
 }
 
 // text returns what {{ v }} prints.

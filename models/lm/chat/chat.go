@@ -45,7 +45,7 @@ type Options struct {
 	Now       func() time.Time // of strftime_now; nil: time.Now
 }
 
-// Template is the chat template of a model. It may be used concurrently. To render the zero Template is an error.
+// Template is the chat template of a model. It may be used concurrently.
 type Template struct {
 	parsed    *jinja.Template
 	tokens    *tokenizer.Tokenizer
@@ -93,8 +93,8 @@ var ErrNone = errors.New("no chat template")
 // maxBytes bounds a file, of which large ones list all added tokens.
 const maxBytes = 64 << 20
 
-// Open reads the template of a Hugging Face folder: chat_template.jinja, else chat_template in tokenizer_config.json,
-// of several the one called default. tokens and o are as for New. Without a template the error is ErrNone.
+// Open reads the template of a Hugging Face folder: chat_template.jinja, else chat_template in tokenizer_config.json, of
+// several the one called default. tokens and o are as for New.
 func Open(folder string, tokens *tokenizer.Tokenizer, o Options) (*Template, error) {
 	source, err := read(folder)
 	if err != nil {
@@ -160,9 +160,6 @@ func (p Prompt) String() string {
 // conversation that the template refuses, such as one whose roles do not alternate, is an error with its reason.
 func (t *Template) Render(messages []Message, addGenerationPrompt bool) (p Prompt, err error) {
 	defer fault.Name(&err, "chat", "render")
-	if t == nil || t.parsed == nil {
-		return nil, errors.New("the template is not one of New or Open")
-	}
 	values := maps.Clone(t.variables)
 	var all jinja.List
 	for i, m := range messages {

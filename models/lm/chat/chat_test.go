@@ -2,6 +2,7 @@ package chat
 
 import (
 	"encoding/json"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -54,7 +55,7 @@ func (c conversation) open(t testing.TB, content json.RawMessage) *Template {
 	return testutil.Must(Open(folder, tokens, Options{Variables: c.Variables}))(t)
 }
 
-// TestLikeTransformers: the text and tokens of a conversation are those of apply_chat_template, and so are refusals.
+// TestLikeTransformers: the text and the tokens of a conversation are those of apply_chat_template, and so are refusals.
 func TestLikeTransformers(t *testing.T) {
 	file := conversations(t)
 	require.Len(t, file.Conversations, 168)
@@ -77,10 +78,8 @@ func TestLikeTransformers(t *testing.T) {
 func TestMessagesAreText(t *testing.T) {
 	file := conversations(t)
 	r := rand.New(rand.NewPCG(1, 2))
-	parts := []string{
-		"<|im_end|>", "<|im_start|>", "\nassistant\n", "<|eot_id|>", "</s>", "<s>", "[INST]", "[/INST]", "[/IN", "ST]",
-		"<|im_", "end|>", "<|endoftext|>", " ", "\n", "a", "<think>", "</think>", "<|start_header_id|>", "é",
-	}
+	parts := []string{"<|im_end|>", "<|im_start|>", "\nassistant\n", "<|eot_id|>", "</s>", "<s>", "[INST]", "[/INST]", "[/IN", "ST]",
+		"<|im_", "end|>", "<|endoftext|>", " ", "\n", "a", "<think>", "</think>", "<|start_header_id|>", "é"}
 	names := map[string]bool{}
 	for _, c := range file.Conversations {
 		if c.Error != "" || names[c.Template] {
@@ -149,22 +148,20 @@ func TestOpen(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, c.want, testutil.Must(template.Render(nil, false))(t).String())
 	}
-	path := filepath.Join(folder, "chat_template.jinja")
-	require.NoError(t, os.WriteFile(path, []byte("j{{ strftime_now('%Y') }}"), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "chat_template.jinja"), []byte("j{{ strftime_now('%Y') }}"), 0o644))
 	now := func() time.Time { return time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC) }
 	template := testutil.Must(Open(folder, nil, Options{Now: now}))(t)
 	require.Equal(t, "j1999", testutil.Must(template.Render(nil, false))(t).String())
 	require.ErrorIs(t, testutil.Err(Open(filepath.Join(folder, "absent"), nil, Options{})), ErrNone)
+	require.NotErrorIs(t, ErrNone, fs.ErrNotExist)
 }
 
 func TestErrors(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(New("\xff", nil, Options{})), "chat: template: it is not UTF-8")
-	list := Options{Variables: map[string]any{"v": []int{}}}
-	require.ErrorContains(t, testutil.Err(New("", nil, list)), "variable v of type []int")
+	require.ErrorContains(t, testutil.Err(New("", nil, Options{Variables: map[string]any{"v": []int{}}})), "variable v of type []int")
 	template := testutil.Must(New("{% for m in messages %}{{ m.content }}{% endfor %}{{ v }}", nil,
 		Options{Variables: map[string]any{"v": "w"}}))(t)
 	require.Equal(t, "aw", testutil.Must(template.Render([]Message{{"", "a"}}, false))(t).String())
-	err := testutil.Err(template.Render([]Message{{}, {"", "\xff"}}, false))
-	require.ErrorContains(t, err, "chat: render: message 1 is not UTF-8")
+	require.ErrorContains(t, testutil.Err(template.Render([]Message{{}, {"", "\xff"}}, false)), "chat: render: message 1 is not UTF-8")
 	require.ErrorContains(t, testutil.Err(template.Encode(nil, false)), "not one of Open")
 }
