@@ -69,9 +69,9 @@ func cuttings() map[string]cutting {
 	}
 }
 
-// FromGGUF returns the tokenizer of a GGUF file. Control tokens and the unknown token are its special ones. separator is
-// as for Open, and the last resort is EOS. For gpt2 the tokens of a text are those of the tokenizer.json that the models
-// have which gave a value of pre its name; for llama they are those of SentencePiece. Other values are errors.
+// FromGGUF returns the tokenizer of a GGUF file. Control tokens and the unknown token are its special ones. separator
+// is as for Open, and the last resort is EOS. With gpt2 a text has the tokens of the tokenizer.json of SmolLM2, GPT-2,
+// Llama 3 or Qwen2, as pre says, with llama those of SentencePiece. Other models and values of pre are errors.
 func FromGGUF(g GGUF, separator string) (_ *Tokenizer, err error) {
 	defer func() { err = fault.In("tokenizer", "GGUF", quote.Error(err)) }()
 	if len(g.Tokens) == 0 {
@@ -125,7 +125,7 @@ func (g GGUF) setRoles(t *huggingFace, addBOS bool) error {
 		if addBOS {
 			t.prefix = []int32{*g.BOS}
 		}
-	} else if addBOS {
+	} else if g.AddBOS != nil && addBOS {
 		return errors.New("add_bos_token without bos_token_id")
 	}
 	return nil
@@ -188,7 +188,8 @@ func (g GGUF) parts() (f tokenizerFile, model subwordModel, addBOS bool, err err
 		prefix := g.AddSpacePrefix == nil || *g.AddSpacePrefix
 		f = tokenizerFile{Normalizer: jsontext.Value(llamaNormalizer(prefix)), Decoder: jsontext.Value(llamaDecoder(prefix))}
 		if g.Unknown != nil && *g.Unknown >= 0 && int(*g.Unknown) < len(g.Tokens) {
-			m.unk, m.fuse = &g.Tokens[*g.Unknown], true
+			unknown := g.Tokens[*g.Unknown]
+			m.unk, m.fuse = &unknown, true
 		}
 		m.bytes = t.bytes(true)
 		return f, m, true, g.setMerges(m)

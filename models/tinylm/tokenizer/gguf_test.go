@@ -73,11 +73,13 @@ func TestGGUFLikePython(t *testing.T) {
 	}
 }
 
-// TestPlainSpans: in any mixture of spans the control tokens are those of the spans that are not plain, no text is lost,
-// and where spans of one kind begin makes no difference.
+// TestPlainSpans: in any mixture of spans the control tokens are those of the spans that are not plain, no text is
+// lost, and where spans of one kind begin makes no difference.
 func TestPlainSpans(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	parts := []string{"<|im_end|>", "<|im_start|>", "<|im_", "end|>", "<|", "|>", "<|end|", ">", "a", " the", "\n", "<think>", "1", "é"}
+	parts := []string{
+		"<|im_end|>", "<|im_start|>", "<|im_", "end|>", "<|", "|>", "<|end|", ">", "a", " the", "\n", "<think>", "1", "é",
+	}
 	control := func(v *Tokenizer, ids []int32) (all []string) {
 		for _, id := range ids {
 			if v.Special(id) {
@@ -195,6 +197,33 @@ func TestGGUFErrors(t *testing.T) {
 	}
 }
 
+// TestDamagedGGUF: damaged metadata are an error, or a tokenizer that decodes what it encodes.
+func TestDamagedGGUF(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	made := 0
+	for _, c := range ggufCases(t) {
+		content := testutil.Must(json.Marshal(c.GGUF))(t)
+		for range testutil.Mutations(t) / 10 {
+			var g GGUF
+			if json.Unmarshal(testutil.Mutate(r, content), &g) != nil {
+				continue
+			}
+			v, err := FromGGUF(g, "")
+			if err != nil {
+				require.ErrorContains(t, err, "tokenizer: GGUF: ")
+				continue
+			}
+			made++
+			for _, line := range c.Lines[:20] {
+				if ids, err := v.EncodeSpans([]Span{{line, true}, {line, false}}); err == nil {
+					require.NoError(t, testutil.Err(v.Decode(ids)))
+				}
+			}
+		}
+	}
+	require.Positive(t, made)
+}
+
 func nans(n int) []float32 {
 	all := make([]float32, n)
 	for i := range all {
@@ -217,13 +246,14 @@ func TestOpenFolder(t *testing.T) {
 			ends: []int32{362}, prefixed: true},
 		{files: map[string]string{"tokenizer_config.json": `{"bos_token":{"content":"<|im_start|>"},"add_bos_token":false}`,
 			"generation_config.json": `{"eos_token_id":[362,360]}`}, bos: 361, ends: []int32{362, 360}},
-		{files: map[string]string{"special_tokens_map.json": `{"bos_token":"<|im_start|>","eos_token":{"content":"<|im_end|>"}}`,
-			"generation_config.json": `{"eos_token_id":360}`}, bos: 361, ends: []int32{362, 360}, prefixed: true},
+		{files: map[string]string{
+			"special_tokens_map.json": `{"bos_token":"<|im_start|>","eos_token":{"content":"<|im_end|>"}}`,
+			"generation_config.json":  `{"eos_token_id":360}`}, bos: 361, ends: []int32{362, 360}, prefixed: true},
 		{files: map[string]string{"tokenizer_config.json": `{"eos_token":"<nowhere>"}`}, err: `eos_token "<nowhere>" is not`},
 		{files: map[string]string{"tokenizer_config.json": `{"add_bos_token":true}`}, err: "without a bos_token"},
 		{files: map[string]string{"tokenizer_config.json": `{`}, err: "tokenizer_config.json: "},
 		{files: map[string]string{"generation_config.json": `{"eos_token_id":"x"}`}, err: "generation_config.json: "},
-		{files: map[string]string{"generation_config.json": `{"eos_token_id":[4000]}`}, err: "token 4000, the vocabulary has"},
+		{files: map[string]string{"generation_config.json": `{"eos_token_id":[4000]}`}, err: "token 4000, the voc"},
 	} {
 		path := write(t, ggufCases(t)[2].Tokenizer)
 		for name, content := range c.files {

@@ -29,8 +29,8 @@ type huggingFace struct {
 
 	added      addedTokens // found in the text before normalization
 	normalized addedTokens // found in normalized text
-	// The same for a text with plain parts. Normalized text does not show what was plain, so special tokens are found
-	// before it.
+	// The same for a text of spans. Normalized text does not show which parts were plain, so special tokens are found
+	// before normalization.
 	addedPlain, normalizedPlain addedTokens
 	special                     []bool // of each id: added tokens that control the model
 	normal                      []normalizer
@@ -228,8 +228,8 @@ func (t *huggingFace) decode(ids []int32) (_ string, err error) {
 	return t.decoding.decodeAll(pieces), nil
 }
 
-// encode appends the tokens of text, in which special tokens are found outside of the plain ranges. No token of the
-// model is special then, but the one for unknown text; without plain ranges it may be, as in Python.
+// encode appends the tokens of text, in which special tokens are found outside of the plain ranges. If these are not
+// nil, the model makes no special tokens of text but the one for what is unknown.
 func (t *huggingFace) encode(to []int32, text []byte, plain ranges) (_ []int32, err error) {
 	defer catchStop(&err)
 	if !utf8.Valid(text) {
@@ -239,7 +239,7 @@ func (t *huggingFace) encode(to []int32, text []byte, plain ranges) (_ []int32, 
 	defer t.encoders.Put(e)
 	e.ids, e.err, e.budget = to, nil, newBudget(len(text))
 	added, normalized := &t.added, &t.normalized
-	if len(plain) > 0 {
+	if plain != nil {
 		added, normalized = &t.addedPlain, &t.normalizedPlain
 	}
 	added.split(text, plain, e.add, func(text []byte, first bool) {
@@ -249,7 +249,7 @@ func (t *huggingFace) encode(to []int32, text []byte, plain ranges) (_ []int32, 
 		normalized.split(text, nil, e.add, func(text []byte, begins bool) {
 			from := len(e.ids)
 			e.step(0, text, first && begins)
-			if len(plain) > 0 && e.err == nil {
+			if plain != nil && e.err == nil {
 				e.err = t.checkPlain(e.ids[from:])
 			}
 		})

@@ -76,12 +76,12 @@ type Span struct {
 // plain span; all else is as in Encode, where spans begin and end makes no difference. If all is plain, the tokens are
 // those of Python with encode_special_tokens.
 //
-// Special tokens are the added tokens with this flag, or the control tokens of a GGUF file. Other added tokens, such as
-// <think> of some models, are text and found everywhere. Plain text that the vocabulary can only write as a special
-// token is an error.
+// Special tokens are the added tokens with this flag, or the control tokens of a GGUF file. They are found before
+// normalization, whatever the file says. Other added tokens, such as <think> of some models, are text and found
+// everywhere. Plain text that the vocabulary can only write as a special token is an error.
 func (t *Tokenizer) EncodeSpans(spans []Span) ([]int32, error) {
 	var text []byte
-	var plain ranges
+	plain := ranges{} // not nil
 	for _, s := range spans {
 		if s.Plain && s.Text != "" {
 			plain = append(plain, [2]int{len(text), len(text) + len(s.Text)})
@@ -171,8 +171,8 @@ type specialConfig struct {
 }
 
 // OpenFolder reads the tokenizer of a Hugging Face folder: tokenizer.json, as Open does, and where they are there
-// tokenizer_config.json, special_tokens_map.json and generation_config.json, which say how texts begin and end. Without a
-// known separator it is the token that ends a text.
+// tokenizer_config.json, special_tokens_map.json and generation_config.json, which say how texts begin and end. Without
+// a known separator it is the token that ends a text.
 func OpenFolder(folder, separator string) (_ *Tokenizer, err error) {
 	defer func() { err = fault.In("tokenizer", "", quote.Error(err)) }()
 	path := filepath.Join(folder, "tokenizer.json")

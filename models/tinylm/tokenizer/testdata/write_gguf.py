@@ -1,5 +1,5 @@
 """Writes small tokenizers as tokenizer.json and as the metadata that a GGUF file of it would have, with texts and their tokens by Python: with
-special tokens found ("ids") and with all text plain ("plain"). For llama the tokens are those of SentencePiece.
+special tokens found ("ids") and with all text plain ("plain"). For llama the latter are those of SentencePiece.
 
     pip install tokenizers==0.23.3 sentencepiece==0.2.3
     python write_gguf.py gguf.jsonl.gz
@@ -75,7 +75,21 @@ def llama(prefix, training, lines):
     kinds = [2 if sp.is_unknown(i) else 3 if sp.is_control(i) else 6 if sp.is_byte(i) else 4 if sp.id_to_piece(i) in USER else 1 for i in n]
     gguf = {"Model": "llama", "Pre": "default", "Tokens": [sp.id_to_piece(i) for i in n], "Types": kinds, "Scores": [sp.get_score(i) for i in n], "BOS": 1, "EOS": 2, "Unknown": 0, "AddSpacePrefix": prefix}
     lines = [x for x in lines if not any(u in x for u in USER) and "\0" not in x]  # SentencePiece has no prefix behind these
-    return {"name": f"llama prefix {prefix}", "gguf": gguf, "lines": lines, "plain": [sp.encode(x) for x in lines]}
+    t = llama_file(gguf, prefix)
+    ids = [e.ids for e in t.encode_batch(lines, add_special_tokens=False)]
+    return {"name": f"llama prefix {prefix}", "gguf": gguf, "tokenizer": json.loads(t.to_str()), "lines": lines, "ids": ids, "plain": [sp.encode(x) for x in lines]}
+
+
+def llama_file(gguf, prefix):
+    """Returns the tokenizer.json that Llama 2 has of such a vocabulary."""
+    vocab, score = {x: i for i, x in enumerate(gguf["Tokens"])}, dict(zip(gguf["Tokens"], gguf["Scores"]))
+    merges = [(x[:i], x[i:]) for x, k in zip(gguf["Tokens"], gguf["Types"]) if k == 1 for i in range(1, len(x)) if x[:i] in vocab and x[i:] in vocab]
+    merges.sort(key=lambda m: -score[m[0] + m[1]])
+    t = Tokenizer(models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    t.normalizer = normalizers.Sequence([normalizers.Prepend("▁")] * prefix + [normalizers.Replace(" ", "▁")])
+    t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()] + [decoders.Strip(" ", 1, 0)] * prefix)
+    t.add_special_tokens([AddedToken(x, normalized=False, special=True) for x in ("<unk>", "<s>", "</s>")])
+    return t
 
 
 def main(path):
