@@ -9,7 +9,10 @@ import (
 	"path/filepath"
 	"strings"
 
+	"gorgonia.org/tensor"
+
 	"github.com/gorgonia-nsa/nsa/internal/fault"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/models/lm/gguf"
 	"github.com/gorgonia-nsa/nsa/models/lm/pretrained"
@@ -97,6 +100,12 @@ func Save(w *tinylm.Weights, folder string, layout pretrained.Layout) (err error
 	if err := w.Download(); err != nil {
 		return err
 	}
+	if v := w.Tensors["embed.weight"]; v == nil || v.Dtype() != tensor.Float32 {
+		return errors.New("the weights are not in float32")
+	}
+	if c.LoRA > 0 {
+		return errors.New("the model has low-rank updates: save those of Merged, or the updates by SaveAdapter")
+	}
 	if _, err := os.Stat(filepath.Join(folder, configFile)); !errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(err, fmt.Errorf("%s is there already", configFile))
 	}
@@ -110,5 +119,5 @@ func Save(w *tinylm.Weights, folder string, layout pretrained.Layout) (err error
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(folder, configFile), append(text, '\n'), 0o666)
+	return files.Write(filepath.Join(folder, configFile), append(text, '\n'))
 }

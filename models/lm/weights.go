@@ -79,13 +79,26 @@ func list(names []string) string {
 func transformersTensors(w *tinylm.Weights) map[string]*tensor.Dense {
 	out := make(map[string]*tensor.Dense, len(w.Tensors))
 	for _, p := range w.Config.LearnableParams() {
-		v := w.Tensors[p.Name]
-		if isRotated(p.Name) {
-			moved := tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(p.Shape...))
-			pairHalves(moved.Float32s(), v.Float32s(), v.Size()/p.Shape[0], w.Config.KeyDim)
-			v = moved
-		}
-		out[transformers.of(p.Name)] = v
+		out[transformers.of(p.Name)] = toTransformers(p.Name, w.Tensors[p.Name], w.Config)
 	}
 	return out
+}
+
+// toTransformers returns v, whose rows are those of a parameter, in the order of transformers. fromTransformers is its
+// inverse.
+func toTransformers(param string, v *tensor.Dense, c tinylm.Config) *tensor.Dense {
+	return moveRows(param, v, c, pairHalves)
+}
+
+func fromTransformers(param string, v *tensor.Dense, c tinylm.Config) *tensor.Dense {
+	return moveRows(param, v, c, pairNeighbours)
+}
+
+func moveRows(param string, v *tensor.Dense, c tinylm.Config, move func(dst, src []float32, width, d int)) *tensor.Dense {
+	if !isRotated(param) {
+		return v
+	}
+	moved := tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(v.Shape()...))
+	move(moved.Float32s(), v.Float32s(), v.Size()/v.Shape()[0], c.KeyDim)
+	return moved
 }

@@ -40,3 +40,22 @@ for i, (name, config) in enumerate(models.items()):
               folder / "logits.safetensors")
     (folder / "generation_config.json").unlink(missing_ok=True)
 (here / "versions.txt").write_text(f"transformers {transformers.__version__}, torch {torch.__version__}\n")
+
+# An adapter of peft, and the logits of llama3 with it.
+import peft
+
+torch.manual_seed(9)
+model = transformers.AutoModelForCausalLM.from_pretrained(here / "llama3", dtype=torch.float32)
+model = peft.get_peft_model(model, peft.LoraConfig(
+    r=3, lora_alpha=12, target_modules=["q_proj", "v_proj", "o_proj", "down_proj"], task_type="CAUSAL_LM"))
+for name, p in model.named_parameters():
+    if "lora_" in name:
+        p.data = torch.randn_like(p) * 0.2
+model.save_pretrained(here / "adapter")
+(here / "adapter" / "README.md").unlink(missing_ok=True)
+config = here / "adapter" / "adapter_config.json"
+config.write_text(config.read_text().replace(str(here / "llama3"), "llama3"))
+with torch.no_grad():
+    logits = model.double()(tokens).logits
+save_file({"tokens": tokens.numpy().astype(numpy.int32), "logits": logits.numpy().astype(numpy.float32)},
+          here / "adapter" / "logits.safetensors")

@@ -157,7 +157,7 @@ func (m *SavedModel) Open(tokenizerPath string) (_ *tinylm.Weights, _ *tokenizer
 // OpenChat reads the chat template of the model, whose tokenizer is t. The error wraps chat.ErrNone if it has none.
 func (m *SavedModel) OpenChat(t *tokenizer.Tokenizer) (*chat.Template, error) {
 	if !m.foreign {
-		return nil, fmt.Errorf("%s: %w", quote.Path(m.WeightsFile), chat.ErrNone)
+		return nil, fault.In("train", m.WeightsFile, chat.ErrNone)
 	}
 	return lm.OpenChat(m.WeightsFile, t, chat.Options{})
 }

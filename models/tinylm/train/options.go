@@ -217,6 +217,9 @@ func (o *Options) Validate() error {
 			return fmt.Errorf("train: -%s is %d, want %d to %d", s.name, s.v, s.from, s.to)
 		}
 	}
+	if o.LoRA > 0 && o.Init == "" {
+		return errors.New("train: -lora without -init: it changes the weights that -init names")
+	}
 	if _, err := o.family(); err != nil {
 		return fmt.Errorf("train: %w", err)
 	}
