@@ -14,25 +14,20 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
 
-// TokenizerFile returns the path of the tokenizer.json of a folder, "" if there is none.
-func TokenizerFile(folder string) string {
-	path := filepath.Join(folder, "tokenizer.json")
-	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
-		return ""
+// OpenTokenizer reads a tokenizer: a tokenizer.json, that of a folder of Hugging Face or of a GGUF file. separator is the
+// content of its token that ends a document, "" for the first known one. Without a path each byte is a token.
+func OpenTokenizer(path, separator string) (*tokenizer.Tokenizer, error) {
+	if info, err := os.Stat(path); path != "" && err == nil && info.IsDir() {
+		return tokenizer.OpenFolder(path, separator)
 	}
-	return path
-}
-
-// OpenTokenizer reads the tokenizer of a model that ReadWeights reads.
-func OpenTokenizer(path string) (*tokenizer.Tokenizer, error) {
 	if !isGGUF(path) {
-		return tokenizer.OpenFolder(path, "")
+		return tokenizer.Open(path, separator)
 	}
 	f, err := gguf.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	t, err := ggufTokenizer(f)
+	t, err := ggufTokenizer(f, separator)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, fault.In("lm", path, quote.Error(err))
 	}
@@ -61,7 +56,7 @@ func OpenChat(path string, t *tokenizer.Tokenizer, o chat.Options) (*chat.Templa
 
 func isGGUF(path string) bool { return strings.EqualFold(filepath.Ext(path), ".gguf") }
 
-func ggufTokenizer(f *gguf.File) (*tokenizer.Tokenizer, error) {
+func ggufTokenizer(f *gguf.File, separator string) (*tokenizer.Tokenizer, error) {
 	const prefix = "tokenizer.ggml."
 	var errs []error
 	note := func(err error) {
@@ -110,5 +105,5 @@ func ggufTokenizer(f *gguf.File) (*tokenizer.Tokenizer, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return tokenizer.FromGGUF(g, "")
+	return tokenizer.FromGGUF(g, separator)
 }

@@ -42,6 +42,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/quote"
+	"github.com/gorgonia-nsa/nsa/models/lm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
 
@@ -55,7 +56,7 @@ type Options struct {
 	Ext       string // end of the names, without .gz or .zst and in any case, of the files to read of a folder; "": all
 	TextField string // field of JSON or column of Parquet with the text or messages; a.b is b inside of a; "": text
 	EvalData  string // file or folder with all of the held-out text, left out of the data; "": a part of the data
-	Tokenizer string // path of a Hugging Face tokenizer.json; "": each byte is a token
+	Tokenizer string // what lm.OpenTokenizer reads; "": each byte is a token
 	Separator string // content of the token that ends a document; "": the first known one, such as <|endoftext|>
 	HeldOut   int    // most held-out tokens to collect; 0: nothing is held out
 	Seed      uint64 // of the order
@@ -103,7 +104,7 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 		return fmt.Errorf("%d held-out tokens, want 0 or more", o.HeldOut)
 	}
 	var err error
-	if c.Tokenizer, err = tokenizer.Open(o.Tokenizer, o.Separator); err != nil {
+	if c.Tokenizer, err = lm.OpenTokenizer(o.Tokenizer, o.Separator); err != nil {
 		return fault.About("Tokenizer", err)
 	}
 	c.blockTokens = blockBytes / widthOf(c.Vocab())

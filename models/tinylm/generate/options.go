@@ -92,7 +92,7 @@ func (o *Options) flags() *flag.FlagSet {
 		})
 	}
 	set.StringVar(&o.Model, "model", "", "run `folder`, checkpoint, .safetensors file, folder of Hugging Face or .gguf file; empty: the newest run below runs")
-	set.StringVar(&o.Tokenizer, "tokenizer", "", "tokenizer.json of Hugging Face; empty: the one of the model's run, or bytes")
+	set.StringVar(&o.Tokenizer, "tokenizer", "", "tokenizer.json of Hugging Face; empty: the model's own, or bytes")
 	list(&o.Prompts, "prompt", "`text` to continue, or - for the standard input; may be repeated")
 	set.Func("file", "file whose content is one more prompt; - is the standard input", func(path string) error {
 		if path == "" {

@@ -124,20 +124,15 @@ func (m *SavedModel) Open(tokenizerPath string) (_ *tinylm.Weights, _ *tokenizer
 	if err != nil {
 		return nil, nil, err
 	}
-	if m.foreign && tokenizerPath == "" {
-		t, err := lm.OpenTokenizer(m.WeightsFile)
-		if err == nil && t.Vocab() > w.Config.Vocab {
-			err = fmt.Errorf("the model has %d tokens, its tokenizer %d", w.Config.Vocab, t.Vocab())
-		}
-		return w, t, err
-	}
 	path, separator := tokenizerPath, ""
-	if m.RunOptions != nil {
+	if m.foreign {
+		path = cmp.Or(path, m.WeightsFile)
+	} else if m.RunOptions != nil {
 		path, separator = cmp.Or(path, m.RunOptions.Tokenizer), m.RunOptions.Separator
 	}
 	hint := "; the run names it: if it lies elsewhere now, say where with -tokenizer"
-	t, err := tokenizer.Open(path, separator)
-	if err == nil && t.Vocab() != w.Config.Vocab && !(m.foreign && t.Vocab() < w.Config.Vocab) {
+	t, err := lm.OpenTokenizer(path, separator)
+	if spare := w.Config.Family != (tinylm.Family{}); err == nil && t.Vocab() != w.Config.Vocab && !(spare && t.Vocab() < w.Config.Vocab) {
 		what := "a text of bytes"
 		if path != "" {
 			what = quote.Path(path)

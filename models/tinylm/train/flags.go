@@ -98,8 +98,8 @@ func (given *Options) base(asked map[string]string) (o, written *Options, err er
 		if _, ok := named["context"]; ok { // it may differ from that of the weights
 			o.Context = context
 		}
-		if own := lm.TokenizerFile(init); own != "" && o.Tokenizer == "" && given.Tokenizer == "" {
-			o.Tokenizer = own
+		if lm.IsModel(init) && o.Tokenizer == "" && given.Tokenizer == "" {
+			o.Tokenizer = init
 		}
 	}
 	return o, new(*o), nil

@@ -28,7 +28,7 @@ type Options struct {
 	Ext         string  `yaml:"ext" fixed:"true" help:"read only files of a folder that end so (without .gz or .zst); empty: all"`
 	TextField   string  `yaml:"text-field" fixed:"true" help:"field of JSON or column of Parquet with the text or a list of messages; a.b is b inside of a"`
 	EvalData    string  `yaml:"eval-data" help:"file or folder with the held-out text; empty: about a twentieth of -data is held out"`
-	Tokenizer   string  `yaml:"tokenizer" help:"tokenizer.json of Hugging Face; empty: a token is a byte"`
+	Tokenizer   string  `yaml:"tokenizer" help:"tokenizer.json, or a model that -init takes; empty: a token is a byte"`
 	Separator   string  `yaml:"separator" fixed:"true" help:"content of the token of -tokenizer that ends a document; empty: the first known one, such as <|endoftext|> or [SEP]"`
 	Packed      bool    `yaml:"packed" fixed:"true" help:"a document's tokens see no other document's"`
 	Attention   string  `yaml:"attention" fixed:"true" help:"nsa, window, dense, or some in turn, such as window,window,window,nsa"`
