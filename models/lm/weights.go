@@ -36,7 +36,7 @@ func readWeights(c tinylm.Config, from Tensors, n naming, halves bool, ignored f
 	if len(missing)+len(unknown) > 0 {
 		return nil, fmt.Errorf("tensors do not fit the configuration: missing %s; not of the model %s", list(missing), list(unknown))
 	}
-	w := &tinylm.Weights{Config: c, Tensors: make(map[string]*tensor.Dense, len(params))}
+	w := &tinylm.Weights{Config: c.WithDefaults(), Tensors: make(map[string]*tensor.Dense, len(params))}
 	var scratch []float32
 	for _, p := range params {
 		v := tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(p.Shape...))

@@ -3,6 +3,7 @@ package tinylm
 import (
 	"fmt"
 	"slices"
+	"sync"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -65,16 +66,29 @@ func (g *decoderGraph) copyLogits(row func(i int) []float32) error {
 	if err != nil {
 		return err
 	}
-	rows := x.Shape()[0]
-	for i := range rows {
-		dst := row(i)
-		if x.Dtype() == tensor.Float32 {
-			copy(dst, x.Float32s()[i*x.Size()/rows:])
-			continue
+	if x.Size() < manyLogits {
+		for i := range x.Shape()[0] {
+			copyRow(row(i), x, i)
 		}
-		for j := range dst {
-			dst[j] = float32(x.Float64s()[i*x.Size()/rows+j])
-		}
+		return nil
 	}
+	var all sync.WaitGroup
+	for i := range x.Shape()[0] {
+		to := row(i)
+		all.Go(func() { copyRow(to, x, i) })
+	}
+	all.Wait()
 	return nil
+}
+
+// copyRow copies row i of x to dst, unless dst is nil.
+func copyRow(dst []float32, x *tensor.Dense, i int) {
+	from := i * (x.Size() / x.Shape()[0])
+	if x.Dtype() == tensor.Float32 {
+		copy(dst, x.Float32s()[from:])
+		return
+	}
+	for j := range dst {
+		dst[j] = float32(x.Float64s()[from+j])
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
@@ -25,7 +26,7 @@ type Sampler struct {
 	turn    int        // the slot whose turn it is to choose a token
 	added   int        // sequences so far
 	running int        // sequences that have not ended
-	picker  picker
+	logits  int        // of a sequence, once there has been one
 	stats   Stats
 }
 
@@ -50,6 +51,15 @@ type sequence struct {
 	chosen   int        // number of tokens so far
 	seen     tokenSet   // tokens of prompt and output
 	text     textStream // not used without a vocabulary
+	picker   picker
+	pick     pick // of the next token
+}
+
+// pick is a token that is chosen before its turn.
+type pick struct {
+	known bool
+	id    int32
+	err   error
 }
 
 // Token is a token that a Sampler has chosen.
@@ -149,7 +159,8 @@ func (s *Sampler) Add(prompt []int32, sampling Sampling) (seq int, err error) {
 	q := &s.seqs[slot]
 	q.tokens = append(q.tokens[:0], prompt[max(0, len(prompt)-s.decoder.Context()):]...)
 	if err = s.prefill(slot); err == nil {
-		err = s.begin(q, prompt, sampling, len(s.decoder.Logits(slot)))
+		s.logits = len(s.decoder.Logits(slot))
+		err = s.begin(q, prompt, sampling, s.logits)
 	}
 	if err != nil {
 		s.decoder.Release(slot)
@@ -172,7 +183,7 @@ func (s *Sampler) begin(q *sequence, prompt []int32, sampling Sampling, vocab in
 		}
 	}
 	sampling.StopTokens = slices.Clone(sampling.StopTokens)
-	q.sampling, q.chosen = sampling, 0
+	q.sampling, q.chosen, q.pick = sampling, 0, pick{}
 	q.random.Seed(sampling.Seed, 3)
 	q.text.start(sampling.Stop)
 	q.seen = q.seen.reset(vocab)
@@ -226,7 +237,7 @@ func (s *Sampler) Tokens() iter.Seq2[Token, error] {
 func (s *Sampler) token() (t Token, more bool, err error) {
 	for s.running > 0 {
 		for ; s.turn < len(s.seqs); s.turn++ {
-			if q := &s.seqs[s.turn]; q.id >= 0 && s.decoder.Len(s.turn) == len(q.tokens) { // it has the logits of the next token
+			if s.hasLogits(s.turn) {
 				t, err = s.choose(s.turn)
 				return t, true, err
 			}
@@ -276,11 +287,47 @@ func (s *Sampler) advance() error {
 	return nil
 }
 
+// hasLogits reports whether the decoder has the logits of the next token of a slot.
+func (s *Sampler) hasLogits(slot int) bool {
+	q := &s.seqs[slot]
+	return q.id >= 0 && s.decoder.Len(slot) == len(q.tokens)
+}
+
+// pick picks the next token of a slot.
+func (s *Sampler) pick(slot int) {
+	q := &s.seqs[slot]
+	draw := float64(q.random.Uint64()<<11>>11) / (1 << 53) // as rand.Float64 does
+	id, err := q.picker.pick(s.decoder.Logits(slot), &q.sampling, q.seen, draw)
+	q.pick = pick{true, id, err}
+}
+
+// manyLogits is the number of logits from which on several goroutines share them: reading them all takes one goroutine
+// as long as a step.
+const manyLogits = 1 << 17
+
+// pickAll picks the next token of a slot, and with many logits those of all others that wait for it, too.
+func (s *Sampler) pickAll(slot int) {
+	if s.running*s.logits < manyLogits {
+		s.pick(slot)
+		return
+	}
+	var all sync.WaitGroup
+	for other := range s.seqs {
+		if s.hasLogits(other) && !s.seqs[other].pick.known {
+			all.Go(func() { s.pick(other) })
+		}
+	}
+	all.Wait()
+}
+
 func (s *Sampler) choose(slot int) (Token, error) {
 	began, q := time.Now(), &s.seqs[slot]
 	defer func() { s.stats.Decode += time.Since(began) }()
-	draw := float64(q.random.Uint64()<<11>>11) / (1 << 53) // as rand.Float64 does
-	id, err := s.picker.pick(s.decoder.Logits(slot), &q.sampling, q.seen, draw)
+	if !q.pick.known {
+		s.pickAll(slot)
+	}
+	id, err := q.pick.id, q.pick.err
+	q.pick = pick{}
 	t := Token{Seq: q.id, ID: id}
 	if err != nil {
 		t.ID, t.End = -1, EndError

@@ -166,6 +166,34 @@ func TestSamplerFailures(t *testing.T) {
 	require.Greater(t, good, 9)
 }
 
+// TestSamplerOfALargeVocabulary: sequences whose tokens are picked at once have those of each alone, also where some are
+// removed and others added between their turns.
+func TestSamplerOfALargeVocabulary(t *testing.T) {
+	const slots = 6
+	d := newHashDecoder(t, slots, 8, manyLogits/2)
+	s := testutil.Must(newSampler(d, nil))(t)
+	want, got := map[int][]int32{}, map[int][]int32{}
+	add := func(seed int) {
+		how := Sampling{Temperature: 1, TopK: 40 * (seed % 2), Seed: uint64(seed), MaxTokens: 3}
+		seq := testutil.Must(s.Add([]int32{int32(seed)}, how))(t)
+		want[seq] = alone(t, d, []int32{int32(seed)}, how, 3)
+	}
+	for seed := range slots {
+		add(seed)
+	}
+	for x, err := range s.Tokens() {
+		require.NoError(t, err)
+		if got[x.Seq] = append(got[x.Seq], x.ID); x.Seq == 1 && len(got[1]) == 2 {
+			require.True(t, s.Remove(4)) // its token is picked already
+			add(9)
+		}
+	}
+	require.True(t, slices.Equal(want[4][:len(got[4])], got[4]))
+	delete(want, 4)
+	delete(got, 4)
+	require.Equal(t, want, got)
+}
+
 func TestSamplerRefuses(t *testing.T) {
 	nan := math.NaN()
 	for _, c := range []struct {
