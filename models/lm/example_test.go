@@ -28,6 +28,6 @@ func ExampleReadWeights() {
 	fmt.Println(n, "tokens")
 	testutil.Check(d.Close())
 	// Output:
-	// 2 layers, dense attention, 6584 parameters
+	// 2 layers, dense attention, 7632 parameters
 	// 5 tokens
 }

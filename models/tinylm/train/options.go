@@ -31,7 +31,7 @@ type Options struct {
 	Tokenizer   string  `yaml:"tokenizer" help:"tokenizer.json, or a model that -init takes; empty: a token is a byte"`
 	Separator   string  `yaml:"separator" fixed:"true" help:"content of the token of -tokenizer that ends a document; empty: the first known one, such as <|endoftext|> or [SEP]"`
 	Packed      bool    `yaml:"packed" fixed:"true" help:"a document's tokens see no other document's"`
-	Attention   string  `yaml:"attention" fixed:"true" help:"nsa, window, dense, or some in turn, such as window,window,window,nsa"`
+	Attention   string  `yaml:"attention" fixed:"true" help:"nsa, window, dense, or some in turn: window,window,window,nsa"`
 	Context     int     `yaml:"context" fixed:"true" help:"tokens of a training window"`
 	Layers      int     `yaml:"layers" fixed:"true" help:"blocks of attention and MLP"`
 	Dim         int     `yaml:"dim" fixed:"true" help:"width of the residual stream"`
@@ -48,7 +48,7 @@ type Options struct {
 	PhiHidden   int     `yaml:"phi-hidden" fixed:"true" help:"hidden width of -phi mlp"`
 	GateHidden  int     `yaml:"gate-hidden" fixed:"true" help:"hidden width of the gates' MLP"`
 	Family      string  `yaml:"family" fixed:"true" help:"JSON of what TinyLM has not; -init sets it"`
-	Init        string  `yaml:"init" fixed:"true" help:"weights to begin with: what -model of generate takes; the model has their sizes"`
+	Init        string  `yaml:"init" fixed:"true" help:"weights and sizes to begin with: what -model of generate takes"`
 	LoRA        int     `yaml:"lora" fixed:"true" help:"rank of updates of the matrices, which alone are trained; 0: all is"`
 	Seed        uint64  `yaml:"seed" fixed:"true" help:"seed of weights, order of the data and sample"`
 	Batch       int     `yaml:"batch" fixed:"true" help:"sequences that run at once"`
@@ -57,7 +57,7 @@ type Options struct {
 	Steps       int     `yaml:"steps" help:"steps to train for, instead of -minutes"`
 	Minutes     float64 `yaml:"minutes" help:"minutes to train for, evaluations included"`
 
-	Optimizer string  `yaml:"optimizer" fixed:"true" help:"adamw, or muon: the matrices of the layers by Muon, all else by AdamW"`
+	Optimizer string  `yaml:"optimizer" fixed:"true" help:"adamw, or muon: the layers' matrices by Muon, all else by AdamW"`
 	LR        float64 `yaml:"lr" help:"highest learning rate"`
 	Warmup    float64 `yaml:"warmup" help:"part of the run, 0 to 1, in which the learning rate rises"`
 	Schedule  string  `yaml:"schedule" help:"how the learning rate falls after -warmup: linear or cosine"`

@@ -17,5 +17,5 @@ func ExampleCrossEntropy() {
 		targets})
 	testutil.Check(err)
 	fmt.Println(out)
-	// Output: [float32 () float32 (1, 64)]
+	// Output: [float32 () float32 (1, 64) float32 (1, 64)]
 }
