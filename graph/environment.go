@@ -78,6 +78,7 @@ func variables() []variable {
 		{"NSA_REQUIRE_GPU", boolean(nil)},
 		{"NSA_TEST_FA2", boolean(nil)},
 		{"NSA_TEST_FULL", boolean(nil)},
+		{"NSA_TEST_GGUF", nil},
 		{"NSA_TEST_GOLDENS", nil},
 		{"NSA_TEST_IMPLEMENTATIONS", nil},
 		{"NSA_TEST_REFERENCE", nil},
