@@ -25,7 +25,7 @@ func TestGGUFLikeTransformers(t *testing.T) {
 		IDs, Greedy []int32
 		Logits      []float64
 	}
-	require.NoError(t, json.Unmarshal(testutil.Must(os.ReadFile(path + ".json"))(t), &want))
+	require.NoError(t, json.Unmarshal(testutil.Must(os.ReadFile(path+".json"))(t), &want))
 	tokens := testutil.Must(lm.OpenTokenizer(path, ""))(t)
 	d := testutil.Must(tinylm.NewDecoder(testutil.Must(lm.ReadWeights(path))(t), 1, 512))(t)
 	defer d.Close()
