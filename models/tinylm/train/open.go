@@ -20,6 +20,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
+	"github.com/gorgonia-nsa/nsa/models/lm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
@@ -258,6 +259,9 @@ func (r *runner) openWeights(from *checkpoint) (err error) {
 		for _, text := range warnings {
 			r.display.warn("%s", text)
 		}
+		if err := r.makeSparse(c); err != nil {
+			return err
+		}
 		if r.LoRA > 0 && r.weights.Config.LoRA == 0 {
 			if r.weights, err = r.weights.WithLoRA(r.LoRA, r.Seed); err != nil {
 				return err
@@ -280,6 +284,20 @@ func (r *runner) openWeights(from *checkpoint) (err error) {
 	}
 	r.closers.Add(r.weights.Free)
 	return nil
+}
+
+// makeSparse gives dense weights the layers of c, if these are not all dense: see lm.WithNSA. Dense weights have no sizes
+// of the branches; those of the options are as good.
+func (r *runner) makeSparse(c tinylm.Config) (err error) {
+	has := &r.weights.Config
+	switch {
+	case has.Attention != tinylm.Dense:
+	case c.Attention != tinylm.Dense:
+		r.weights, err = lm.WithNSA(r.weights, lm.Sparse{Params: c.Params, GateHidden: c.GateHidden, Attention: c.Attention, Seed: r.Seed})
+	default:
+		has.Params, has.GateHidden, has.Phi, has.PhiHidden = c.Params, c.GateHidden, c.Phi, c.PhiHidden
+	}
+	return err
 }
 
 // checkMoments returns an error if the moments of a checkpoint are of another optimizer than the run's: AdamW keeps two

@@ -122,6 +122,9 @@ func Preset(name string) (Options, error) {
 func (o *Options) setModel(c tinylm.Config) {
 	o.Attention, o.Context, o.Layers = string(cmp.Or(c.Attention, tinylm.NSA)), c.Context, c.Layers
 	o.Dim, o.Heads, o.KVHeads, o.KeyDim, o.ValueDim = c.Dim, c.Heads, c.KVHeads, c.KeyDim, c.ValueDim
+	if c.Params == (ops.Params{}) { // a dense model of another program: sizes of the branches, if it is to have some
+		c.Params, c.GateHidden = tinylm.Base().Params, tinylm.Base().GateHidden
+	}
 	o.BlockLen, o.Stride, o.SelectBlock, o.TopN, o.Window = c.BlockLen, c.Stride, c.SelectBlock, c.TopN, c.Window
 	o.Phi, o.PhiHidden, o.GateHidden = string(cmp.Or(c.Phi, nn.PhiMean)), c.PhiHidden, c.GateHidden
 	o.Family, o.LoRA = familyOf(c), c.LoRA
