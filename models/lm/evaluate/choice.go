@@ -143,7 +143,8 @@ func (e *Evaluator) Choose(ctx context.Context, questions []Question) (_ *Choice
 const leastTokens = 32
 
 // logLikelihood returns the logarithm of the likelihood of a choice after a question and a space. The tokens are those
-// of the joined text; of the choice are those behind the last token that the question alone has, too.
+// of the joined text; of the choice are those behind the last token that the question alone has, too. Without a question
+// a document begins.
 func (e *Evaluator) logLikelihood(models map[int]*tinylm.Model, question, choice string) (sum float64, err error) {
 	question = strings.TrimRight(question, " ") // else the space is a token of its own
 	alone, err := e.Tokenizer.Encode(question)
@@ -158,8 +159,12 @@ func (e *Evaluator) logLikelihood(models map[int]*tinylm.Model, question, choice
 	for same < min(len(alone), len(joined)) && alone[same] == joined[same] {
 		same++
 	}
-	tokens := append(e.Tokenizer.Prefix(), joined...)
-	first := max(1, len(tokens)-len(joined)+same) // of the choice; the first token of all has no likelihood
+	tokens := e.Tokenizer.Prefix()
+	if begin := e.Tokenizer.Separator(); len(tokens) == 0 && same == 0 && begin >= 0 {
+		tokens = append(tokens, begin) // the first token of all has no likelihood
+	}
+	first := max(1, len(tokens)+same) // of the choice
+	tokens = append(tokens, joined...)
 	size := leastTokens
 	for size < len(tokens) {
 		size *= 2

@@ -86,17 +86,13 @@ func (e *Evaluator) Needles(ctx context.Context, text []int32, lengths []int, de
 				if ctx.Err() != nil {
 					return nil, context.Cause(ctx)
 				}
-				names := needleNames()
-				name, number := names[r.IntN(len(names))], lowest+r.IntN(9*lowest)
-				prompt, err := e.haystack(text[r.IntN(len(text)-length+1):], length, depth, name, number)
+				found, err := e.ask(text[r.IntN(len(text)-length+1):], length, depth, r, func(prompt []int32) (string, error) {
+					return complete(s, prompt, answerTokens)
+				})
 				if err != nil {
 					return nil, err
 				}
-				answer, err := complete(s, prompt, answerTokens)
-				if err != nil {
-					return nil, err
-				}
-				if n.Asked++; isNumber(answer, number) {
+				if n.Asked++; found {
 					n.Found++
 				}
 			}
@@ -107,13 +103,22 @@ func (e *Evaluator) Needles(ctx context.Context, text []int32, lengths []int, de
 	return list, nil
 }
 
+// ask hides a needle in the beginning of a text and reports whether the answer is right.
+func (e *Evaluator) ask(text []int32, length int, depth float64, r *rand.Rand, answer func(prompt []int32) (string, error)) (
+	found bool, err error,
+) {
+	names := needleNames()
+	name, number := names[r.IntN(len(names))], lowest+r.IntN(9*lowest)
+	prompt, err := e.haystack(text, length, depth, name, number)
+	if err != nil {
+		return false, err
+	}
+	said, err := answer(prompt)
+	return regexp.MustCompile(`\d+`).FindString(said) == strconv.Itoa(number), err
+}
+
 // lowest is the lowest number of a needle.
 const lowest = 1_000_000
-
-// isNumber reports whether the first number of a text is this one.
-func isNumber(text string, number int) bool {
-	return regexp.MustCompile(`\d+`).FindString(text) == strconv.Itoa(number)
-}
 
 // haystack returns a prompt of length tokens: text with a needle at a depth, and the question for it.
 func (e *Evaluator) haystack(text []int32, length int, depth float64, name string, number int) ([]int32, error) {

@@ -25,9 +25,9 @@ type Options struct {
 	Windows int    // at most so many; 0: no perplexity
 	Decode  int    // tokens to decode behind a prompt of Length for the speed; 0: none
 
-	Needles []int // lengths of haystacks
-	Depths  int   // of the needle in each of them
-	Times   int   // at each length and depth
+	Needles Lengths // of haystacks
+	Depths  int     // of the needle in each of them
+	Times   int     // at each length and depth
 
 	Choices string // JSONL file of questions; "": none
 
@@ -82,7 +82,7 @@ func (o *Options) flags() *flag.FlagSet {
 	set.IntVar(&o.Length, "length", 0, fmt.Sprintf("tokens of a window; 0: as in the model's training, at most %d", MaxLength))
 	set.IntVar(&o.Windows, "windows", 8, "windows of the text to measure the perplexity of, at most; 0: none")
 	set.IntVar(&o.Decode, "decode", 64, "tokens to decode behind a prompt of -length, for the speed; 0: none")
-	set.Func("needles", "`lengths` in tokens of haystacks, such as 512,2048; empty: none", o.setNeedles)
+	set.Var(&o.Needles, "needles", "`lengths` in tokens of haystacks, such as 512,2048; empty: none")
 	set.IntVar(&o.Depths, "depths", 5, "depths of a needle, from the beginning of a haystack to its end")
 	set.IntVar(&o.Times, "times", 3, "needles of each length and depth")
 	set.StringVar(&o.Choices, "choices", "", "JSONL `file` of questions with the members question, choices, and answer, the index of the right choice")
@@ -93,17 +93,26 @@ func (o *Options) flags() *flag.FlagSet {
 	return set
 }
 
-func (o *Options) setNeedles(text string) error {
-	o.Needles = nil
+// Lengths are numbers of tokens, as a flag.Value separated by commas.
+type Lengths []int
+
+// String implements flag.Value.
+func (l *Lengths) String() string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(*l), " ", ","), "[]")
+}
+
+// Set implements flag.Value.
+func (l *Lengths) Set(text string) error {
+	*l = nil
+	if text == "" {
+		return nil
+	}
 	for part := range strings.SplitSeq(text, ",") {
-		if text == "" {
-			break
-		}
 		n, err := strconv.Atoi(strings.TrimSpace(part))
 		if err != nil {
 			return errors.New("want numbers separated by commas")
 		}
-		o.Needles = append(o.Needles, n)
+		*l = append(*l, n)
 	}
 	return nil
 }

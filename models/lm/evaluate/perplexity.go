@@ -24,11 +24,11 @@ type Perplexity struct {
 type Position struct {
 	From        int     `json:"from"`
 	To          int     `json:"to"`
-	Tokens      int     `json:"tokens"`                      // of all windows
-	Bytes       int     `json:"bytes"`                       // of their text; special tokens have none
-	Loss        float64 `json:"loss"`                        // mean, in nats a token
-	Perplexity  float64 `json:"perplexity,format:nonfinite"` // exp(Loss)
-	BitsPerByte float64 `json:"bits_per_byte"`               // sum of the cross entropies in bits over Bytes; 0 without bytes
+	Tokens      int     `json:"tokens"`        // of all windows
+	Bytes       int     `json:"bytes"`         // of their text; special tokens have none
+	Loss        float64 `json:"loss"`          // mean, in nats a token
+	Perplexity  float64 `json:"perplexity"`    // exp(Loss)
+	BitsPerByte float64 `json:"bits_per_byte"` // sum of the cross entropies in bits over Bytes; 0 without bytes
 }
 
 // finish sets the means of a Position whose Loss is a sum.

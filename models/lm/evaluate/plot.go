@@ -17,16 +17,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/plots"
 )
 
-// title returns the title of a picture.
-func (r *Report) title(what string) string {
-	return fmt.Sprintf("%s: %s, %s", filepath.Base(r.Model.Path), what, filepath.Base(r.Data.Path))
-}
-
 // plotPerplexity returns the loss by position as PNG. A point stands at the geometric mean of its range.
 func (r *Report) plotPerplexity() ([]byte, error) {
 	m := r.Perplexity
-	p := plots.New(r.title(fmt.Sprintf("windows: %d of %d tokens", m.Windows, m.Length)), "tokens before",
-		"loss, nats a token")
+	p := plots.New(fmt.Sprintf("%s on %s, windows: %d of %d tokens", filepath.Base(r.Model.Path), filepath.Base(r.Data.Path),
+		m.Windows, m.Length), "tokens before", "loss, nats a token")
 	plots.LogX(p)
 	p.Add(plots.Grid())
 	points, low, high := plotter.XYs{}, math.Inf(1), 0.0
@@ -49,7 +44,8 @@ func (r *Report) plotPerplexity() ([]byte, error) {
 // plotNeedles returns the share of needles that were found by length and depth as PNG.
 func (r *Report) plotNeedles() ([]byte, error) {
 	g := newNeedleGrid(r.Needles)
-	p := plots.New(r.title("needles found in"), "length, tokens", "depth, %")
+	p := plots.New(fmt.Sprintf("%s: needles found in %s", filepath.Base(r.Model.Path), filepath.Base(r.Data.Path)),
+		"length, tokens", "depth, %")
 	p.Add(g)
 	plots.Limits(p, -0.5, float64(len(g.lengths))-0.5, -0.5, float64(len(g.depths))-0.5)
 	p.Y.Scale = plot.InvertedScale{Normalizer: plot.LinearScale{}}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
 // The files of Report.Save.
@@ -51,25 +52,37 @@ func (r *Report) Save(folder string) (err error) {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
-	text, err := json.Marshal(r, json.Deterministic(true), jsontext.WithIndent("  "), jsontext.AllowInvalidUTF8(true))
-	write := func(name string, content []byte, failed error) {
-		if failed == nil {
-			failed = files.Write(filepath.Join(folder, name), content)
+	infinite := json.MarshalToFunc(func(to *jsontext.Encoder, x float64) error { // such as a perplexity of exp(1000)
+		if !value.NotFinite(x) {
+			return errors.ErrUnsupported // the usual number
 		}
-		err = errors.Join(err, failed)
+		return to.WriteToken(jsontext.String(fmt.Sprint(x)))
+	})
+	text, err := json.Marshal(r, json.Deterministic(true), json.WithMarshalers(infinite), jsontext.WithIndent("  "),
+		jsontext.AllowInvalidUTF8(true))
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		write(resultFile, append(text, '\n'), nil)
+	if err := files.Write(filepath.Join(folder, resultFile), append(text, '\n')); err != nil {
+		return err
 	}
-	if r.Perplexity != nil {
-		picture, err := r.plotPerplexity()
-		write(perplexityFile, picture, err)
+	for _, p := range []struct {
+		name     string
+		measured bool
+		draw     func() ([]byte, error)
+	}{{perplexityFile, r.Perplexity != nil, r.plotPerplexity}, {needleFile, r.Needles != nil, r.plotNeedles}} {
+		if !p.measured {
+			continue
+		}
+		picture, err := p.draw()
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		if err := files.Write(filepath.Join(folder, p.name), picture); err != nil {
+			return err
+		}
 	}
-	if r.Needles != nil {
-		picture, err := r.plotNeedles()
-		write(needleFile, picture, err)
-	}
-	return err
+	return nil
 }
 
 // table returns lines whose cells, between tabs, are aligned to the right.
@@ -86,7 +99,7 @@ func table(lines ...string) string {
 func (p *Perplexity) table() string {
 	lines := []string{"tokens before\tnats/token\tperplexity\tbits/byte"}
 	row := func(name string, r Position) {
-		lines = append(lines, fmt.Sprintf("%s\t%.4f\t%.4g\t%.4f", name, r.Loss, r.Perplexity, r.BitsPerByte))
+		lines = append(lines, fmt.Sprintf("%s\t%.4f\t%.2f\t%.4f", name, r.Loss, r.Perplexity, r.BitsPerByte))
 	}
 	for _, r := range p.Positions {
 		row(fmt.Sprintf("%d to %d", r.From, r.To-1), r)
