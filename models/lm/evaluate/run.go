@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"runtime"
 	"slices"
@@ -34,10 +33,9 @@ func Main(args []string, out, status io.Writer) int {
 	return command.ExitStatus(err, status)
 }
 
-// exists reports whether something is at path, or may be.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
-	return !errors.Is(err, fs.ErrNotExist)
+	return err == nil
 }
 
 // Run measures what o asks for. After each measurement it writes its table to out, and all results so far into the
@@ -172,15 +170,17 @@ func (r *run) readText(ctx context.Context) error {
 	}
 	want := max(r.length, min(r.Windows, maxTextBytes)*r.length, haystacks*longest)
 	text, err := readText(ctx, r.Data, r.Ext, r.evaluator.Tokenizer, want)
-	if err == nil && text.Tokens < longest {
-		err = fmt.Errorf("%d tokens, -needles has %d", text.Tokens, longest)
-	}
 	if err != nil {
 		return command.Flag("data", r.Data, err)
 	}
-	if r.Length == 0 {
-		r.length = min(r.length, text.Tokens+len(r.evaluator.Tokenizer.Prefix()))
+	most := text.Tokens + len(r.evaluator.Tokenizer.Prefix())
+	switch {
+	case text.Tokens < longest:
+		return command.Flag("data", r.Data, fmt.Errorf("%d tokens, -needles has %d", text.Tokens, longest))
+	case r.Length > most:
+		return command.Flag("data", r.Data, fmt.Errorf("%d tokens, a window of -length has %d", most, r.Length))
 	}
+	r.length = min(r.length, most)
 	r.report.Data, r.text = text, text.ids
 	return nil
 }
