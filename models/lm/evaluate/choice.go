@@ -14,6 +14,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/quote"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
@@ -33,6 +34,9 @@ const (
 // ReadQuestions reads a JSONL file with a Question in each line. It skips empty lines and ignores other members.
 func ReadQuestions(r io.Reader) (list []Question, err error) {
 	defer fault.Name(&err, "evaluate", "questions")
+	if value.IsNil(r) {
+		return nil, errors.New("no reader")
+	}
 	s := bufio.NewScanner(r)
 	s.Buffer(nil, maxLine)
 	line := 1
@@ -96,6 +100,9 @@ type Answer struct {
 // Choose asks a model questions. When ctx ends, Choose returns its cause.
 func (e *Evaluator) Choose(ctx context.Context, questions []Question) (_ *Choices, err error) {
 	defer fault.Name(&err, "evaluate", "choices")
+	if err := e.check(ctx); err != nil {
+		return nil, err
+	}
 	models := map[int]*tinylm.Model{} // by tokens
 	defer func() {
 		for _, m := range models {

@@ -5,6 +5,8 @@
 package evaluate
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 
@@ -25,6 +27,14 @@ type Evaluator struct {
 	Backend   graph.Backend
 	Precision graph.Precision
 	Status    io.Writer // gets lines about the progress; nil: none
+}
+
+// check returns an error if a field is missing.
+func (e *Evaluator) check(ctx context.Context) error {
+	if e == nil || e.Weights == nil || e.Tokenizer == nil || value.IsNil(e.Backend) || ctx == nil {
+		return errors.New("no weights, tokenizer, backend or context")
+	}
+	return nil
 }
 
 func (e *Evaluator) printf(format string, args ...any) {

@@ -53,6 +53,9 @@ func (e *Evaluator) Needles(ctx context.Context, text []int32, lengths []int, de
 	list []Needle, err error,
 ) {
 	defer fault.Name(&err, "evaluate", "needle")
+	if err := e.check(ctx); err != nil {
+		return nil, err
+	}
 	if len(lengths) == 0 || len(depths) == 0 || times < 1 {
 		return nil, fmt.Errorf("%d lengths, %d depths, %d times: want at least 1 of each", len(lengths), len(depths), times)
 	}

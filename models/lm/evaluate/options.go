@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -136,9 +137,12 @@ func (o *Options) Validate() (err error) {
 			return fmt.Errorf("-%s is %d, want %d to %d", s.name, s.v, s.min, s.max)
 		}
 	}
-	for _, n := range o.Needles {
+	for i, n := range o.Needles {
 		if n < 1 || n > MaxLength {
 			return fmt.Errorf("-needles has %d, want 1 to %d", n, MaxLength)
+		}
+		if slices.Contains(o.Needles[:i], n) {
+			return fmt.Errorf("-needles has %d twice", n)
 		}
 	}
 	switch {

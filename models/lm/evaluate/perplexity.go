@@ -59,6 +59,9 @@ func positions(first, length int) (list []Position) {
 // window.
 func (e *Evaluator) Perplexity(ctx context.Context, text []int32, length, windows int) (_ *Perplexity, err error) {
 	defer fault.Name(&err, "evaluate", "perplexity")
+	if err := e.check(ctx); err != nil {
+		return nil, err
+	}
 	prefix := e.Tokenizer.Prefix()
 	before := len(prefix)
 	step := length - before // tokens of the text in a window

@@ -70,7 +70,7 @@ func (r *Report) Save(folder string) (err error) {
 		name     string
 		measured bool
 		draw     func() ([]byte, error)
-	}{{perplexityFile, r.Perplexity != nil, r.plotPerplexity}, {needleFile, r.Needles != nil, r.plotNeedles}} {
+	}{{perplexityFile, r.Data != nil && r.Perplexity != nil && r.Perplexity.Positions != nil, r.plotPerplexity}, {needleFile, r.Data != nil && r.Needles != nil, r.plotNeedles}} {
 		if !p.measured {
 			continue
 		}
@@ -115,25 +115,21 @@ func (s *Speed) table() string {
 }
 
 func needleTable(list []Needle) string {
-	head, depths := "depth", list
-	var lines []string
-	for i, n := range list {
-		if n.Length != list[0].Length {
-			depths = list[:i]
-			break
-		}
+	g := newNeedleGrid(list)
+	lines := []string{"depth"}
+	for _, length := range g.lengths {
+		lines[0] += fmt.Sprintf("\t%d tokens", length)
 	}
-	for at := 0; at < len(list); at += len(depths) {
-		head += fmt.Sprintf("\t%d tokens", list[at].Length)
-	}
-	for i, n := range depths {
-		line := percent(n.Depth)
-		for at := i; at < len(list); at += len(depths) {
-			line += fmt.Sprintf("\t%d of %d", list[at].Found, list[at].Asked)
+	for _, depth := range g.depths {
+		line := percent(depth)
+		for _, n := range list {
+			if n.Depth == depth {
+				line += fmt.Sprintf("\t%d of %d", n.Found, n.Asked)
+			}
 		}
 		lines = append(lines, line)
 	}
-	return "\nneedles found\n" + table(append([]string{head}, lines...)...)
+	return "\nneedles found\n" + table(lines...)
 }
 
 func percent(share float64) string { return fmt.Sprintf("%.4g %%", 100*share) }

@@ -130,7 +130,7 @@ func TestFlagsRefuseValues(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	nonsense := map[string][]string{
 		"length": {"-1", "1", "131073", "x"}, "windows": {"-1", "x"}, "decode": {"-1", "131073", "x"},
-		"needles": {"x", "0", "-5", "131073", "200,", "200;300"}, "depths": {"0", "-1", "1025", "x"}, "times": {"0", "x"},
+		"needles": {"x", "0", "-5", "131073", "200,", "200;300", "200,300,200"}, "depths": {"0", "-1", "1025", "x"}, "times": {"0", "x"},
 		"seed": {"-1", "x"}, "device": {"tpu"}, "precision": {"f8", ""}, "model": {""}, "no-such-flag": {"1"},
 	}
 	failing := map[string]string{"model": "/missing", "tokenizer": "/missing", "data": "/missing", "choices": "/missing",

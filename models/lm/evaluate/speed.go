@@ -20,6 +20,9 @@ type Speed struct {
 // second one is measured. When ctx ends, Speed returns its cause.
 func (e *Evaluator) Speed(ctx context.Context, prompt []int32, tokens int) (_ *Speed, err error) {
 	defer fault.Name(&err, "evaluate", "speed")
+	if err := e.check(ctx); err != nil {
+		return nil, err
+	}
 	if len(prompt) < 1 || len(prompt) > MaxLength || tokens < 1 || tokens > MaxLength {
 		return nil, fmt.Errorf("%d tokens behind %d, want 1 to %d of each", tokens, len(prompt), MaxLength)
 	}
