@@ -81,13 +81,13 @@ func parseQuestion(line []byte) (Question, error) {
 	return q, nil
 }
 
-// Choices says how many questions a model answers right, if its answer is the choice with the highest likelihood: acc of
-// lm-evaluation-harness; and if it is that with the highest logarithm of the likelihood by character: acc_norm.
+// Choices says how many questions a model answers right, if its answer is the choice with the highest likelihood, and
+// if it is that with the highest logarithm of the likelihood by character: acc and acc_norm of lm-evaluation-harness.
 type Choices struct {
 	Asked     int      `json:"asked"`
-	Right     int      `json:"right"`
-	RightNorm int      `json:"right_norm"`
-	Guess     float64  `json:"guess"` // mean share of right answers of a guess
+	Right     int      `json:"right"`      // acc, times Asked
+	RightNorm int      `json:"right_norm"` // acc_norm, times Asked
+	Guess     float64  `json:"guess"`      // mean share of right answers of a guess
 	Answers   []Answer `json:"answers"`
 }
 
@@ -150,8 +150,8 @@ func (e *Evaluator) Choose(ctx context.Context, questions []Question) (_ *Choice
 const leastTokens = 32
 
 // logLikelihood returns the logarithm of the likelihood of a choice after a question and a space. The tokens are those
-// of the joined text; of the choice are those behind the last token that the question alone has, too. Without a question
-// a document begins.
+// of the joined text; of the choice are those behind the last token that the question alone has, too. Without a
+// question a document begins.
 func (e *Evaluator) logLikelihood(models map[int]*tinylm.Model, question, choice string) (sum float64, err error) {
 	question = strings.TrimRight(question, " ") // else the space is a token of its own
 	alone, err := e.Tokenizer.Encode(question)

@@ -46,18 +46,19 @@ func Depths(n int) []float64 {
 	return list
 }
 
-// Needles hides a number of seven digits in a part of the text, for each length and depth so many times, and asks for it
-// (after G. Kamradt's needle in a haystack, 2023). The model answers by greedy decoding. The text needs as many tokens
-// as the longest prompt. When ctx ends, Needles returns its cause.
-func (e *Evaluator) Needles(ctx context.Context, text []int32, lengths []int, depths []float64, times int, seed uint64) (
-	list []Needle, err error,
-) {
+// Needles hides a number of seven digits in a part of the text, for each length and depth so many times, and asks for
+// it (after G. Kamradt's needle in a haystack, 2023). The model answers by greedy decoding. The text needs as many
+// tokens as the longest prompt. When ctx ends, Needles returns its cause.
+func (e *Evaluator) Needles(ctx context.Context, text []int32, lengths []int, depths []float64, times int,
+	seed uint64,
+) (list []Needle, err error) {
 	defer fault.Name(&err, "evaluate", "needle")
 	if err := e.check(ctx); err != nil {
 		return nil, err
 	}
 	if len(lengths) == 0 || len(depths) == 0 || times < 1 {
-		return nil, fmt.Errorf("%d lengths, %d depths, %d times: want at least 1 of each", len(lengths), len(depths), times)
+		return nil, fmt.Errorf("%d lengths, %d depths, %d times: want at least 1 of each", len(lengths), len(depths),
+			times)
 	}
 	longest := slices.Max(lengths)
 	switch {
@@ -81,6 +82,7 @@ func (e *Evaluator) Needles(ctx context.Context, text []int32, lengths []int, de
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
+	answer := func(prompt []int32) (string, error) { return complete(s, prompt, answerTokens) }
 	r := rand.New(rand.NewPCG(seed, 4))
 	for _, length := range lengths {
 		for _, depth := range depths {
@@ -89,9 +91,7 @@ func (e *Evaluator) Needles(ctx context.Context, text []int32, lengths []int, de
 				if ctx.Err() != nil {
 					return nil, context.Cause(ctx)
 				}
-				found, err := e.ask(text[r.IntN(len(text)-length+1):], length, depth, r, func(prompt []int32) (string, error) {
-					return complete(s, prompt, answerTokens)
-				})
+				found, err := e.ask(text[r.IntN(len(text)-length+1):], length, depth, r, answer)
 				if err != nil {
 					return nil, err
 				}
@@ -107,9 +107,9 @@ func (e *Evaluator) Needles(ctx context.Context, text []int32, lengths []int, de
 }
 
 // ask hides a needle in the beginning of a text and reports whether the answer is right.
-func (e *Evaluator) ask(text []int32, length int, depth float64, r *rand.Rand, answer func(prompt []int32) (string, error)) (
-	found bool, err error,
-) {
+func (e *Evaluator) ask(text []int32, length int, depth float64, r *rand.Rand,
+	answer func(prompt []int32) (string, error),
+) (found bool, err error) {
 	names := needleNames()
 	name, number := names[r.IntN(len(names))], lowest+r.IntN(9*lowest)
 	prompt, err := e.haystack(text, length, depth, name, number)

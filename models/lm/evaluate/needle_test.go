@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,7 +28,7 @@ func TestHaystack(t *testing.T) {
 			prompt := testutil.Must(e.haystack(text, length, depth, "Oslo", number))(t)
 			require.Len(t, prompt, length)
 			begin := len(tok.Prefix())
-			require.Equal(t, tok.Prefix(), append([]int32(nil), prompt[:begin]...))
+			require.True(t, slices.Equal(tok.Prefix(), prompt[:begin]))
 			prompt = prompt[begin:]
 			q := testutil.Must(tok.Encode("\nQuestion: What is the special magic number for Oslo?\n" +
 				"Answer: The special magic number for Oslo is:"))(t)
@@ -37,10 +38,11 @@ func TestHaystack(t *testing.T) {
 			require.Equal(t, q, prompt[len(prompt)-len(q):])
 			require.Equal(t, n, prompt[at:][:len(n)])
 			require.InDelta(t, depth, float64(at)/float64(hay), 1/float64(hay))
-			require.Equal(t, text[:hay], append(append([]int32(nil), prompt[:at]...), prompt[at+len(n):len(prompt)-len(q)]...))
+			require.Equal(t, text[:hay], slices.Concat(prompt[:at], prompt[at+len(n):len(prompt)-len(q)]))
 		}
 		for depth, at := range map[float64]int{0: 0, 1: 1} { // the ends of the text
-			prompt := testutil.Must(tok.Decode(testutil.Must(e.haystack(text, 300, depth, "Lima", lowest))(t)[len(tok.Prefix()):]))(t)
+			tokens := testutil.Must(e.haystack(text, 300, depth, "Lima", lowest))(t)
+			prompt := testutil.Must(tok.Decode(tokens[len(tok.Prefix()):]))(t)
 			edges := [2]string{"\nThe special", ": 1000000.\n\nQuestion: "}
 			require.Contains(t, prompt, edges[at])
 			require.Equal(t, at == 0, strings.HasPrefix(prompt, edges[0]))
@@ -51,7 +53,8 @@ func TestHaystack(t *testing.T) {
 // TestAnswerIsRight: what copies the number of the needle is right; another number, more digits, or none is wrong.
 func TestAnswerIsRight(t *testing.T) {
 	tok := byteTokens(t)
-	e, text, r := &Evaluator{Tokenizer: tok}, testutil.Must(tok.Encode(strings.Repeat("hay ", 200)))(t), rand.New(rand.NewPCG(1, 2))
+	e, r := &Evaluator{Tokenizer: tok}, rand.New(rand.NewPCG(1, 2))
+	text := testutil.Must(tok.Encode(strings.Repeat("hay ", 200)))(t)
 	needle := regexp.MustCompile(`special magic number for (\w+) is: (\d{7})\.`)
 	for format, want := range map[string]bool{
 		" %s.\n": true, "%s": true, "\n**%s**, not 12.": true, " 1 %s": false, " %s0": false, " 1234": false, "": false,
@@ -93,8 +96,10 @@ func TestNeedles(t *testing.T) {
 		times   int
 		want    string
 	}{
-		{nil, Depths(1), 1, "0 lengths, 1 depths"}, {[]int{200}, nil, 1, "0 depths"}, {[]int{200}, Depths(1), 0, "0 times"},
-		{[]int{200, 100}, Depths(1), 1, "length 100, want at least "}, {[]int{-5}, Depths(1), 1, "length -5, want at least "},
+		{nil, Depths(1), 1, "0 lengths, 1 depths"}, {[]int{200}, nil, 1, "0 depths"},
+		{[]int{200}, Depths(1), 0, "0 times"},
+		{[]int{200, 100}, Depths(1), 1, "length 100, want at least "},
+		{[]int{-5}, Depths(1), 1, "length -5, want at least "},
 		{[]int{900}, Depths(1), 1, "a text of 800 tokens for a length of 900"},
 		{[]int{MaxLength + 1}, Depths(1), 1, "length 131073, want at most 131072"},
 		{[]int{200}, []float64{1.1}, 1, "depth 1.1, want 0 to 1"},

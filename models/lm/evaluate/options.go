@@ -65,32 +65,38 @@ func (o *Options) explain(err *error) { command.Explain(err, o.flagSet(), nil) }
 // What -help says besides the flags.
 const (
 	program = "examples/evaluate"
-	about   = "Evaluate measures a language model: the perplexity of a text by position, tokens per second, a needle in a haystack, and " +
-		"multiple choice by likelihood. It prints tables and, with -out, writes all numbers (JSON) and pictures (PNG)."
+	about   = "Evaluate measures a language model: the perplexity of a text by position, tokens per second, a needle " +
+		"in a haystack, and multiple choice by likelihood. It prints tables and, with -out, writes all numbers (JSON) " +
+		"and pictures (PNG)."
 	usageExamples = `
 		-model runs/notes -data book.txt -out results/notes # perplexity by position, and tokens per second
-		-model SmolLM2-135M-Instruct.Q4_1.gguf -data book.txt -windows 0 -decode 0 -needles 512,1024,2048 # a needle in a haystack
-		-model SmolLM2-135M-Instruct.Q4_1.gguf -choices questions.jsonl # multiple choice`
+		-model SmolLM2.gguf -data book.txt -windows 0 -decode 0 -needles 512,1024,2048 # a needle in a haystack
+		-model SmolLM2.gguf -choices questions.jsonl # multiple choice`
 )
 
 // flags returns a set of flags that write to o. It sets o to their defaults.
 func (o *Options) flags() *flag.FlagSet {
 	set := command.NewFlags(program, about, usageExamples)
-	set.StringVar(&o.Model, "model", "", "run `folder`, checkpoint, .safetensors file, folder of Hugging Face or .gguf file")
+	set.StringVar(&o.Model, "model", "",
+		"run `folder`, checkpoint, .safetensors file, folder of Hugging Face or .gguf file")
 	set.StringVar(&o.Tokenizer, "tokenizer", "", "tokenizer.json of Hugging Face; empty: that of the model, or bytes")
 	set.StringVar(&o.Data, "data", "", "file or folder of text, of the perplexity, the speed and the haystacks")
 	set.StringVar(&o.Ext, "ext", "", "end of the names of the files to read of a folder, such as .md; empty: all")
-	set.IntVar(&o.Length, "length", 0, fmt.Sprintf("tokens of a window; 0: as in the model's training, at most %d", MaxLength))
+	set.IntVar(&o.Length, "length", 0,
+		fmt.Sprintf("tokens of a window; 0: as in the model's training, at most %d", MaxLength))
 	set.IntVar(&o.Windows, "windows", 8, "windows of the text to measure the perplexity of, at most; 0: none")
 	set.IntVar(&o.Decode, "decode", 64, "tokens to decode behind a prompt of -length, for the speed; 0: none")
 	set.Var(&o.Needles, "needles", "`lengths` in tokens of haystacks, such as 512,2048; empty: none")
 	set.IntVar(&o.Depths, "depths", 5, "depths of a needle, from the beginning of a haystack to its end")
 	set.IntVar(&o.Times, "times", 3, "needles of each length and depth")
-	set.StringVar(&o.Choices, "choices", "", "JSONL `file` of questions with the members question, choices, and answer, the index of the right choice")
+	set.StringVar(&o.Choices, "choices", "",
+		"JSONL `file` of questions with the members question, choices, and answer, the index of the right choice")
 	set.Uint64Var(&o.Seed, "seed", 1, "of the needles")
 	set.StringVar(&o.Device, "device", "auto", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
-	set.StringVar(&o.Precision, "precision", "f32", "of the activations, on a GPU also of the caches: f32, bf16 (on a GPU or a CPU with AVX512_BF16) or fp16 (on a GPU)")
-	set.StringVar(&o.Out, "out", "", "`folder` to write the numbers and pictures to, without results of another evaluation; empty: none")
+	set.StringVar(&o.Precision, "precision", "f32", "of the activations, on a GPU also of the caches: f32, "+
+		"bf16 (on a GPU or a CPU with AVX512_BF16) or fp16 (on a GPU)")
+	set.StringVar(&o.Out, "out", "",
+		"`folder` to write the numbers and pictures to, without results of another evaluation; empty: none")
 	return set
 }
 
@@ -147,7 +153,8 @@ func (o *Options) Validate() (err error) {
 	}
 	switch {
 	case o.Model == "":
-		return errors.New("-model is missing: want a run folder, a checkpoint, a .safetensors file, a folder of Hugging Face or a .gguf file")
+		return errors.New("-model is missing: want a run folder, a checkpoint, a .safetensors file, a folder of " +
+			"Hugging Face or a .gguf file")
 	case o.Length < 0 || o.Length == 1 || o.Length > MaxLength:
 		return fmt.Errorf("-length is %d, want 0 or 2 to %d", o.Length, MaxLength)
 	case len(o.Needles) > maxCells:

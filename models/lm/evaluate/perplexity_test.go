@@ -69,7 +69,7 @@ func TestPerplexityMatchesLogits(t *testing.T) {
 	}
 }
 
-// TestPositionsCoverWindow: the ranges have each token of a window behind the first ones once, and end at powers of two.
+// TestPositionsCoverWindow: the ranges have each token of a window behind the first ones once, and end at powers of 2.
 func TestPositionsCoverWindow(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 1000 {

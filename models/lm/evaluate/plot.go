@@ -20,8 +20,8 @@ import (
 // plotPerplexity returns the loss by position as PNG. A point stands at the geometric mean of its range.
 func (r *Report) plotPerplexity() ([]byte, error) {
 	m := r.Perplexity
-	p := plots.New(fmt.Sprintf("%s on %s, windows: %d of %d tokens", filepath.Base(r.Model.Path), filepath.Base(r.Data.Path),
-		m.Windows, m.Length), "tokens before", "loss, nats a token")
+	p := plots.New(fmt.Sprintf("%s on %s, windows: %d of %d tokens", filepath.Base(r.Model.Path),
+		filepath.Base(r.Data.Path), m.Windows, m.Length), "tokens before", "loss, nats a token")
 	plots.LogX(p)
 	p.Add(plots.Grid())
 	points, low, high := plotter.XYs{}, math.Inf(1), 0.0

@@ -66,19 +66,19 @@ func (r *Report) Save(folder string) (err error) {
 	if err := files.Write(filepath.Join(folder, resultFile), append(text, '\n')); err != nil {
 		return err
 	}
-	for _, p := range []struct {
-		name     string
-		measured bool
-		draw     func() ([]byte, error)
-	}{{perplexityFile, r.Data != nil && r.Perplexity != nil && r.Perplexity.Positions != nil, r.plotPerplexity}, {needleFile, r.Data != nil && r.Needles != nil, r.plotNeedles}} {
-		if !p.measured {
-			continue
-		}
-		picture, err := p.draw()
+	draw := map[string]func() ([]byte, error){}
+	if r.Data != nil && r.Perplexity != nil && len(r.Perplexity.Positions) > 0 {
+		draw[perplexityFile] = r.plotPerplexity
+	}
+	if r.Data != nil && len(r.Needles) > 0 {
+		draw[needleFile] = r.plotNeedles
+	}
+	for name, draw := range draw {
+		picture, err := draw()
 		if err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
+			return fmt.Errorf("%s: %w", name, err)
 		}
-		if err := files.Write(filepath.Join(folder, p.name), picture); err != nil {
+		if err := files.Write(filepath.Join(folder, name), picture); err != nil {
 			return err
 		}
 	}
@@ -105,13 +105,13 @@ func (p *Perplexity) table() string {
 		row(fmt.Sprintf("%d to %d", r.From, r.To-1), r)
 	}
 	row("all", p.All)
-	return fmt.Sprintf("\nperplexity, windows: %d of %d tokens, %.0f tokens/s\n%s", p.Windows, p.Length, p.TokensPerSecond,
-		table(lines...))
+	return fmt.Sprintf("\nperplexity, windows: %d of %d tokens, %.0f tokens/s\n%s", p.Windows, p.Length,
+		p.TokensPerSecond, table(lines...))
 }
 
 func (s *Speed) table() string {
-	return fmt.Sprintf("\nprefill: %d tokens, %.0f tokens/s; decode behind it: %d tokens, %.1f tokens/s\n", s.Prompt, s.Prefill,
-		s.Decoded, s.Decode)
+	return fmt.Sprintf("\nprefill: %d tokens, %.0f tokens/s; decode behind it: %d tokens, %.1f tokens/s\n", s.Prompt,
+		s.Prefill, s.Decoded, s.Decode)
 }
 
 func needleTable(list []Needle) string {
@@ -135,7 +135,7 @@ func needleTable(list []Needle) string {
 func percent(share float64) string { return fmt.Sprintf("%.4g %%", 100*share) }
 
 func (c *Choices) table() string {
-	return fmt.Sprintf("\nchoices: %d of %d right (acc), %s; by character %d (acc_norm), %s; a guess %s\n", c.Right, c.Asked,
-		percent(float64(c.Right)/float64(c.Asked)), c.RightNorm, percent(float64(c.RightNorm)/float64(c.Asked)),
-		percent(c.Guess))
+	share := func(right int) string { return percent(float64(right) / float64(max(1, c.Asked))) }
+	return fmt.Sprintf("\nchoices: %d of %d right (acc), %s; by character %d (acc_norm), %s; a guess %s\n", c.Right,
+		c.Asked, share(c.Right), c.RightNorm, share(c.RightNorm), percent(c.Guess))
 }

@@ -131,8 +131,10 @@ func (r *run) open(status io.Writer) error {
 	r.closers.Add(w.Free)
 	r.evaluator = Evaluator{Weights: w, Tokenizer: t, Backend: b, Precision: precision, Status: status}
 	c := w.Config.WithDefaults()
-	r.report = Report{Origin: r.origin(), Model: Model{Path: r.Model, Weights: found.WeightsFile,
-		Attention: string(c.Attention), Parameters: c.Parameters(), Layers: c.Layers, Vocab: c.Vocab, Context: c.Context}}
+	r.report = Report{Origin: r.origin(), Model: Model{
+		Path: r.Model, Weights: found.WeightsFile, Attention: string(c.Attention), Parameters: c.Parameters(),
+		Layers: c.Layers, Vocab: c.Vocab, Context: c.Context,
+	}}
 	terminal.Printf(status, "%s: %s attention, %.2fM parameters, %s, %v\n", found.WeightsFile, c.Attention,
 		float64(c.Parameters())/1e6, cuda.Describe(b), precision)
 	return nil

@@ -26,10 +26,12 @@ import (
 func inputs(t testing.TB) (model, data, questions string) {
 	folder := t.TempDir()
 	w := testutil.Must(tinylm.NewWeights(config(tinylm.NSA, 256), tensor.Float32, 1))(t)
-	model, data, questions = filepath.Join(folder, "w.safetensors"), filepath.Join(folder, "data.txt"), filepath.Join(folder, "q.jsonl")
+	model, data = filepath.Join(folder, "w.safetensors"), filepath.Join(folder, "data.txt")
+	questions = filepath.Join(folder, "q.jsonl")
 	require.NoError(t, w.Save(model))
 	require.NoError(t, os.WriteFile(data, []byte(strings.Repeat("The quick quay, a queue. ", 40)), 0o644))
-	require.NoError(t, os.WriteFile(questions, []byte(`{"question": "1 + 1 =", "choices": ["2", "3"], "answer": 0}`), 0o644))
+	question := `{"question": "1 + 1 =", "choices": ["2", "3"], "answer": 0}`
+	require.NoError(t, os.WriteFile(questions, []byte(question), 0o644))
 	return model, data, questions
 }
 
@@ -52,8 +54,8 @@ func read(t testing.TB, folder string) (r Report) {
 func TestProgram(t *testing.T) {
 	model, data, questions := inputs(t)
 	out := filepath.Join(t.TempDir(), "a", "b")
-	args := []string{"-model", model, "-data", data, "-windows", "3", "-decode", "5", "-needles", "200,300", "-depths", "3",
-		"-times", "2", "-choices", questions, "-out", out}
+	args := []string{"-model", model, "-data", data, "-windows", "3", "-decode", "5", "-needles", "200,300",
+		"-depths", "3", "-times", "2", "-choices", questions, "-out", out}
 	code, tables, status := call(t, args...)
 	require.Zero(t, code, status)
 	r := read(t, out)
@@ -69,14 +71,15 @@ func TestProgram(t *testing.T) {
 	require.Contains(t, r.Origin["command"], "go run ./examples/evaluate -choices "+questions)
 	require.Contains(t, r.Origin["command"], " -needles 200,300 ")
 	for _, want := range []string{
-		"windows: 3 of 64 tokens", fmt.Sprintf("%.4f", r.Perplexity.All.Loss), fmt.Sprintf("%.4f", r.Perplexity.All.BitsPerByte),
-		"prefill: 64 tokens", "5 tokens", "200 tokens  300 tokens\n", "   50 %      0 of 2      0 of 2\n", "of 1 right (acc)", "a guess 50 %",
+		"windows: 3 of 64 tokens", fmt.Sprintf("%.4f", r.Perplexity.All.Loss),
+		fmt.Sprintf("%.4f", r.Perplexity.All.BitsPerByte), "prefill: 64 tokens", "5 tokens", "200 tokens  300 tokens\n",
+		"   50 %      0 of 2      0 of 2\n", "of 1 right (acc)", "a guess 50 %",
 	} {
 		require.Contains(t, tables, want)
 	}
 	for _, name := range []string{perplexityFile, needleFile} {
-		size := testutil.Must(png.DecodeConfig(bytes.NewReader(testutil.Must(os.ReadFile(filepath.Join(out, name)))(t))))(t)
-		require.InDelta(t, 827, size.Width, 1)
+		picture := testutil.Must(os.ReadFile(filepath.Join(out, name)))(t)
+		require.InDelta(t, 827, testutil.Must(png.DecodeConfig(bytes.NewReader(picture)))(t).Width, 1)
 	}
 
 	require.NoError(t, os.Remove(filepath.Join(out, resultFile)))
@@ -113,7 +116,8 @@ func TestMeasuresWhatIsAsked(t *testing.T) {
 func TestKeepsWhatIsMeasured(t *testing.T) {
 	model, data, _ := inputs(t)
 	out, stop := filepath.Join(t.TempDir(), "out"), errors.New("stop")
-	o := testutil.Must(Parse([]string{"-model", model, "-device", "cpu", "-data", data, "-needles", "200", "-out", out}, io.Discard))(t)
+	args := []string{"-model", model, "-device", "cpu", "-data", data, "-needles", "200", "-out", out}
+	o := testutil.Must(Parse(args, io.Discard))(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	status := &testutil.Listener{Heard: func() { cancel(stop) }, Phrase: "needle in 200 tokens"}
 	var tables bytes.Buffer
@@ -130,14 +134,18 @@ func TestFlagsRefuseValues(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	nonsense := map[string][]string{
 		"length": {"-1", "1", "131073", "x"}, "windows": {"-1", "x"}, "decode": {"-1", "131073", "x"},
-		"needles": {"x", "0", "-5", "131073", "200,", "200;300", "200,300,200"}, "depths": {"0", "-1", "1025", "x"}, "times": {"0", "x"},
+		"needles": {"x", "0", "-5", "131073", "200,", "200;300", "200,300,200"},
+		"depths":  {"0", "-1", "1025", "x"}, "times": {"0", "x"},
 		"seed": {"-1", "x"}, "device": {"tpu"}, "precision": {"f8", ""}, "model": {""}, "no-such-flag": {"1"},
 	}
-	failing := map[string]string{"model": "/missing", "tokenizer": "/missing", "data": "/missing", "choices": "/missing",
-		"device": "cuda:-1", "out": "/dev/null/x", "ext": ".nothing"}
-	new(Options).flags().VisitAll(func(f *flag.Flag) { require.True(t, nonsense[f.Name] != nil || failing[f.Name] != "", f.Name) })
+	failing := map[string]string{"model": "/missing", "tokenizer": "/missing", "data": "/missing",
+		"choices": "/missing", "device": "cuda:-1", "out": "/dev/null/x", "ext": ".nothing"}
+	new(Options).flags().VisitAll(func(f *flag.Flag) {
+		require.True(t, nonsense[f.Name] != nil || failing[f.Name] != "", f.Name)
+	})
 	try := func(want int, name, value string) {
-		code, tables, status := call(t, "-model", model, "-data", data, "-choices", questions, "-out", out, "-"+name+"="+value)
+		code, tables, status := call(t, "-model", model, "-data", data, "-choices", questions, "-out", out,
+			"-"+name+"="+value)
 		require.Equal(t, want, min(code, 2), "-%s %q: %s", name, value, status)
 		require.Empty(t, tables)
 		require.NoDirExists(t, out)
@@ -156,7 +164,8 @@ func TestFlagsRefuseValues(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"-model m": "nothing to measure", "-model m -data d -windows 0 -decode 0": "nothing to measure",
-		"-model m -needles 200": "want -data", "-model m -choices c -ext .md": "-ext without -data", "": "-model is missing", "-model m more": "unexpected argument",
+		"-model m -needles 200": "want -data", "-model m -choices c -ext .md": "-ext without -data",
+		"": "-model is missing", "-model m more": "unexpected argument",
 	} {
 		code, _, status := call(t, strings.Fields(args)...)
 		require.Equal(t, 2, code, args)
@@ -192,8 +201,8 @@ func TestNilArguments(t *testing.T) {
 	require.ErrorContains(t, (*Options)(nil).Validate(), "no options")
 	require.ErrorContains(t, Run(t.Context(), o, nil, io.Discard), "no writer")
 	require.ErrorContains(t, Run(t.Context(), o, io.Discard, (*bytes.Buffer)(nil)), "no writer")
-	require.NoError(t, Run(t.Context(), &Options{Model: model, Data: data, Windows: 1, Depths: 1, Times: 1, Device: "cpu", Precision: "f32"},
-		io.Discard, io.Discard))
+	require.NoError(t, Run(t.Context(), &Options{Model: model, Data: data, Windows: 1, Depths: 1, Times: 1,
+		Device: "cpu", Precision: "f32"}, io.Discard, io.Discard))
 	require.ErrorIs(t, Run(t.Context(), o, broken{}, io.Discard), syscall.ENOSPC)
 }
 
@@ -207,15 +216,17 @@ func TestFitsTerminal(t *testing.T) {
 	model, data, questions := inputs(t)
 	for _, columns := range []int{20, 40, 80} {
 		s := &testutil.Screen{Width: columns}
-		require.Zero(t, Main([]string{"-model", model, "-data", data, "-choices", questions, "-device", "cpu", "-needles", "200", "-times", "1"}, s, s))
+		require.Zero(t, Main([]string{"-model", model, "-data", data, "-choices", questions, "-device", "cpu",
+			"-needles", "200", "-times", "1"}, s, s))
 		require.Zero(t, s.Broken, "%q", s.Lines())
 	}
 }
 
 // TestPictures: any grid and any losses can be drawn, and numbers that JSON has not are written as text.
 func TestPictures(t *testing.T) {
-	r := &Report{Data: &Text{Path: "d"}, Perplexity: &Perplexity{Length: 2, Windows: 1, All: Position{From: 1, To: 2, Loss: 2000},
-		Positions: []Position{{From: 1, To: 2, Loss: 2000}}}}
+	at := Position{From: 1, To: 2, Loss: 2000}
+	r := &Report{Data: &Text{Path: "d"}, Perplexity: &Perplexity{Length: 2, Windows: 1, All: at,
+		Positions: []Position{at}}}
 	r.Perplexity.Positions[0].finish()
 	for i := range 40 {
 		for _, depth := range Depths(30) {
@@ -224,7 +235,8 @@ func TestPictures(t *testing.T) {
 	}
 	folder := t.TempDir()
 	require.NoError(t, r.Save(folder))
-	require.Contains(t, string(testutil.Must(os.ReadFile(filepath.Join(folder, resultFile)))(t)), `"perplexity": "+Inf"`)
+	text := testutil.Must(os.ReadFile(filepath.Join(folder, resultFile)))(t)
+	require.Contains(t, string(text), `"perplexity": "+Inf"`)
 	require.Equal(t, 2+1+30, strings.Count(needleTable(r.Needles), "\n"))
 	require.ErrorContains(t, r.Save(filepath.Join(folder, resultFile)), "evaluate: report: ")
 }

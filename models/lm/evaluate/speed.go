@@ -42,8 +42,11 @@ func (e *Evaluator) Speed(ctx context.Context, prompt []int32, tokens int) (_ *S
 		}
 	}
 	all := s.Stats()
+	decoded := all.Decoded - warm.Decoded
 	return &Speed{
-		Prompt: len(prompt), Prefill: float64(all.Prefilled-warm.Prefilled) / max(all.Prefill-warm.Prefill, 1).Seconds(),
-		Decoded: all.Decoded - warm.Decoded, Decode: float64(all.Decoded-warm.Decoded) / max(all.Decode-warm.Decode, 1).Seconds(),
+		Prompt:  len(prompt),
+		Prefill: float64(all.Prefilled-warm.Prefilled) / max(all.Prefill-warm.Prefill, 1).Seconds(),
+		Decoded: decoded,
+		Decode:  float64(decoded) / max(all.Decode-warm.Decode, 1).Seconds(),
 	}, nil
 }

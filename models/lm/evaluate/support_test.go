@@ -28,12 +28,15 @@ func config(attention tinylm.Attention, vocab int) tinylm.Config {
 
 // evaluator returns an evaluator of a very small model with random weights that make no uniform guesses.
 func evaluator(t testing.TB, attention tinylm.Attention, tok *tokenizer.Tokenizer) *Evaluator {
+	return evaluatorOn(t, graph.NewCPU(0), attention, tok)
+}
+
+func evaluatorOn(t testing.TB, b graph.Backend, attention tinylm.Attention, tok *tokenizer.Tokenizer) *Evaluator {
 	w := testutil.Must(tinylm.NewWeights(config(attention, tok.Vocab()), tensor.Float32, 1))(t)
 	head := w.Tensors["head.weight"].Data().([]float32)
 	for i := range head {
 		head[i] *= 20
 	}
-	b := graph.NewCPU(0)
 	require.NoError(t, w.MoveTo(b))
 	t.Cleanup(func() { require.NoError(t, w.Free()); require.NoError(t, b.Close()) })
 	return &Evaluator{Weights: w, Tokenizer: tok, Backend: b}

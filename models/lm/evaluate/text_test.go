@@ -14,11 +14,12 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestReadText: of a folder the files of text are read in the order of their names, a separator between them, as many as
-// the tokens need.
+// TestReadText: of a folder the files of text are read in the order of their names, a separator between them, as many
+// as the tokens need.
 func TestReadText(t *testing.T) {
 	folder := t.TempDir()
-	for name, content := range map[string]string{"b/x.md": "third", "a.md": "first", "b.txt": "other", "a/z.md": "second",
+	for name, content := range map[string]string{"b/x.md": "third", "a.md": "first", "b.txt": "other",
+		"a/z.md":       "second",
 		".hidden/a.md": "no", "b/.a.md": "no", "b/w.md": "\xff"} {
 		path := filepath.Join(folder, name)
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
@@ -43,7 +44,8 @@ func TestReadText(t *testing.T) {
 		ids := text.ids
 		text.ids = nil
 		require.Equal(t, c.want, testutil.Must(tok.Decode(ids))(t))
-		require.Equal(t, &Text{Path: c.path, Files: c.files, Bytes: len(c.bytes), Tokens: len(ids), SHA256: sum(c.bytes)}, text)
+		require.Equal(t, &Text{Path: c.path, Files: c.files, Bytes: len(c.bytes), Tokens: len(ids),
+			SHA256: sum(c.bytes)}, text)
 	}
 
 	large := filepath.Join(folder, "large")
