@@ -39,7 +39,7 @@ func Depths(n int) []float64 {
 	if n == 1 {
 		return []float64{0.5}
 	}
-	list := make([]float64, n)
+	list := make([]float64, max(0, n))
 	for i := range list {
 		list[i] = float64(i) / float64(n-1)
 	}

@@ -89,6 +89,7 @@ func TestNeedles(t *testing.T) {
 	}
 	require.Equal(t, want, list)
 	require.Equal(t, []float64{0.5}, Depths(1))
+	require.Empty(t, Depths(-1))
 
 	for _, c := range []struct {
 		lengths []int
