@@ -35,7 +35,7 @@ func (r *Report) plotPerplexity() ([]byte, error) {
 	line.Dashes = []vg.Length{2, 2}
 	p.Add(line)
 	p.Legend.Add(fmt.Sprintf("all, %.3f", m.All.Loss), line)
-	plots.Legend(p, true, false)
+	plots.Legend(p, false, true)
 	room := max(0.15*(high-low), 0.01)
 	plots.Limits(p, points[0].X/1.2, points[len(points)-1].X*1.2, low-room, high+room)
 	return plots.PNG(plots.Width, plots.Height, []*plot.Plot{p})
@@ -99,7 +99,7 @@ func (g needleGrid) Plot(c draw.Canvas, p *plot.Plot) {
 		mix := func(to uint8) uint8 { return uint8(240 + share*(float64(to)-240)) }
 		c.FillPolygon(color.RGBA{mix(full.R), mix(full.G), mix(full.B), 255}, corners)
 		content := fmt.Sprintf("%.0f %%", 100*share)
-		if label.Color = color.Black; share > 0.5 {
+		if label.Color = color.Black; share > 0.75 {
 			label.Color = color.White
 		}
 		if label.Width(content) < right-left-4 && label.Height(content) < top-bottom-4 {
