@@ -14,6 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
+	"github.com/gorgonia-nsa/nsa/models/lm/evaluate"
 	"github.com/gorgonia-nsa/nsa/models/lm/gguf"
 	"github.com/gorgonia-nsa/nsa/models/lm/pretrained"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
@@ -54,6 +55,8 @@ func TestZeroValues(t *testing.T) {
 			return err
 		}},
 		{safetensors.Decode, safetensors.Open, safetensors.Read, safetensors.File{}, &safetensors.Reader{}},
+		{evaluate.Parse, evaluate.ReadQuestions, evaluate.Run, &evaluate.Evaluator{}, (*evaluate.Evaluator)(nil), &evaluate.Options{},
+			&evaluate.Report{}},
 		{gguf.Open, &gguf.File{}},
 		{pretrained.Open, pretrained.Write, &pretrained.Folder{}},
 		{tinylm.LoadWeights, tinylm.NewDecoder, tinylm.NewModel, tinylm.NewPlan, tinylm.NewSampler, tinylm.NewWeights,

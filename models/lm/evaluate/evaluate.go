@@ -1,31 +1,46 @@
 // Package evaluate measures a language model: the perplexity of a text by position, a needle in a haystack, multiple
 // choice by likelihood, and tokens per second. It is the program of examples/evaluate.
+//
+// A text, a haystack and a question begin with Tokenizer.Prefix, such as the token BOS of Llama.
 package evaluate
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"time"
+	"io"
 
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/internal/fault"
+	"github.com/gorgonia-nsa/nsa/internal/terminal"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
+
+// MaxLength bounds the tokens of a window, of a haystack, and of a question with a choice.
+const MaxLength = 1 << 17
 
 // Evaluator measures a model on a device. Only one goroutine may use it at a time.
 type Evaluator struct {
 	Weights   *tinylm.Weights // in the memory of Backend
-	Tokenizer Tokenizer
+	Tokenizer *tokenizer.Tokenizer
 	Backend   graph.Backend
 	Precision graph.Precision
+	Status    io.Writer // gets lines about the progress; nil: none
 }
 
-// Tokenizer turns text into tokens and back.
-type Tokenizer interface {
-	tinylm.Vocabulary
-	Encode(text string) ([]int32, error)
+// check returns an error if a field is missing.
+func (e *Evaluator) check(ctx context.Context) error {
+	if e == nil || e.Weights == nil || e.Tokenizer == nil || value.IsNil(e.Backend) || ctx == nil {
+		return errors.New("no weights, tokenizer, backend or context")
+	}
+	return nil
+}
+
+func (e *Evaluator) printf(format string, args ...any) {
+	if e.Status != nil {
+		terminal.Printf(e.Status, format, args...)
+	}
 }
 
 // model returns a model of one sequence of so many tokens that keeps its losses.
@@ -48,85 +63,28 @@ func losses(m *tinylm.Model, tokens []int32) ([]float64, error) {
 	if err := m.Run(); err != nil {
 		return nil, err
 	}
-	each, err := m.Losses()
+	list, err := m.Losses()
 	if err != nil {
 		return nil, err
 	}
-	return each[:n-1], nil
+	list = list[:n-1]
+	for i, l := range list {
+		if value.NotFinite(l) {
+			return nil, fmt.Errorf("the cross entropy of token %d behind %d others is %v", tokens[i+1], i+1, l)
+		}
+	}
+	return list, nil
 }
 
-// Perplexity is the cross entropy of a text in windows of Length tokens.
-type Perplexity struct {
-	Length      int     // tokens of a window
-	Windows     int     // that were measured
-	Loss        float64 // mean cross entropy of all tokens but the first of each window, in nats a token
-	BitsPerByte float64 // of these tokens: the sum of their cross entropies in bits over the bytes of their text
-	Speed       float64 // tokens per second
-	Positions   []Position
-}
-
-// Position is the cross entropy of the tokens that follow From+1 to To tokens of their window.
-type Position struct {
-	From, To int
-	Loss     float64 // mean, in nats a token
-}
-
-// firstPosition is the end of the first range of positions. Each further one ends at twice as much.
-const firstPosition = 256
-
-// Perplexity measures the text of tokens in windows of length tokens that follow each other, at most so many. When ctx
-// ends, it returns its cause after the current window.
-func (e *Evaluator) Perplexity(ctx context.Context, tokens []int32, length, windows int) (p Perplexity, err error) {
-	defer fault.Name(&err, "evaluate", "perplexity")
-	if length < 2 || windows < 1 || len(tokens) < length {
-		return p, fmt.Errorf("%d windows of %d tokens of a text of %d, want at least 1, of at least 2 tokens", windows, length, len(tokens))
+// sampler returns a sampler of one sequence of at most so many tokens. Close ends its decoder.
+func (e *Evaluator) sampler(tokens int) (s *tinylm.Sampler, d *tinylm.Decoder, err error) {
+	var opts []tinylm.DecoderOption
+	if !e.Backend.Device().Host || e.Precision != graph.F32 {
+		opts = append(opts, tinylm.DecodeOn(e.Backend, e.Precision))
+	} // else the decoder chooses the number of workers
+	if d, err = tinylm.NewDecoder(e.Weights, 1, tokens, opts...); err != nil {
+		return nil, nil, err
 	}
-	m, err := e.model(length)
-	if err != nil {
-		return p, err
-	}
-	defer func() { err = errors.Join(err, m.Close()) }()
-	for from := 0; from < length-1; from = p.Positions[len(p.Positions)-1].To {
-		p.Positions = append(p.Positions, Position{From: from, To: min(max(firstPosition, 2*from), length-1)})
-	}
-	var sum float64
-	var bytes int
-	var text []byte
-	var took time.Duration
-	p.Length = length
-	for ; p.Windows < windows && len(tokens) >= length; p.Windows++ {
-		if ctx.Err() != nil {
-			return p, context.Cause(ctx)
-		}
-		window := tokens[:length]
-		tokens = tokens[length:]
-		began := time.Now()
-		each, err := losses(m, window)
-		if err != nil {
-			return p, err
-		}
-		if p.Windows > 0 { // the first one records the graph
-			took += time.Since(began)
-		}
-		at := 0
-		for i, l := range each {
-			for i >= p.Positions[at].To {
-				at++
-			}
-			p.Positions[at].Loss += l
-			sum += l
-			text = e.Tokenizer.AppendToken(text[:0], window[i+1])
-			bytes += len(text)
-		}
-	}
-	for i := range p.Positions {
-		r := &p.Positions[i]
-		r.Loss /= float64((r.To - r.From) * p.Windows)
-	}
-	p.Loss = sum / float64((length-1)*p.Windows)
-	p.BitsPerByte = sum / math.Ln2 / float64(max(1, bytes))
-	if took > 0 {
-		p.Speed = float64((p.Windows-1)*length) / took.Seconds()
-	}
-	return p, nil
+	s, err = tinylm.NewSampler(d, e.Tokenizer)
+	return s, d, err
 }

@@ -1,0 +1,236 @@
+package evaluate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+
+	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
+	"github.com/gorgonia-nsa/nsa/internal/origin"
+	"github.com/gorgonia-nsa/nsa/internal/terminal"
+	"github.com/gorgonia-nsa/nsa/internal/value"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/train"
+)
+
+// Main runs the program with the arguments of a command line and returns its exit status: 1 after an error, 2 if the
+// arguments are wrong, 128 + n if signal n has ended it.
+func Main(args []string, out, status io.Writer) int {
+	ctx, stop := command.OnSignals(context.Background(), status, "what has been measured is kept")
+	defer stop()
+	o, err := Parse(args, out)
+	if err == nil {
+		err = Run(ctx, o, out, status)
+	}
+	return command.ExitStatus(err, status)
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// Run measures what o asks for. After each measurement it writes its table to out, and all results so far into the
+// folder of o; it writes its progress to status. When ctx ends, Run returns its cause.
+func Run(ctx context.Context, o *Options, out, status io.Writer) (err error) {
+	if ctx == nil || o == nil {
+		return errors.New("evaluate: no context, or no options")
+	}
+	defer o.explain(&err)
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	if value.IsNil(out) || value.IsNil(status) {
+		return errors.New("no writer of the tables or of the progress")
+	}
+	questions, err := o.questions()
+	if err != nil {
+		return err
+	}
+	r := &run{Options: o, out: out}
+	defer func() { err = errors.Join(err, r.closers.Close()) }()
+	if err := r.open(status); err != nil {
+		return err
+	}
+	if err := r.readText(ctx); err != nil {
+		return err
+	}
+	if o.Out != "" {
+		if err := files.MakeFolder(o.Out); err != nil {
+			return command.Flag("out", o.Out, err)
+		}
+	}
+	err = r.measure(ctx, questions)
+	if errors.Is(err, memory.ErrTooMuch) {
+		err = fmt.Errorf("%w: reduce -length or -needles, or shorten the questions", err)
+	}
+	return err
+}
+
+// questions reads the questions of -choices.
+func (o *Options) questions() ([]Question, error) {
+	if o.Choices == "" {
+		return nil, nil
+	}
+	f, err := files.Open(o.Choices)
+	if err != nil {
+		return nil, command.Flag("choices", o.Choices, err)
+	}
+	defer f.Close()
+	list, err := ReadQuestions(f)
+	return list, command.Flag("choices", o.Choices, err)
+}
+
+// run is a call of Run.
+type run struct {
+	*Options
+	evaluator Evaluator
+	out       io.Writer
+	length    int // tokens of a window
+	text      []int32
+	report    Report
+	closers   command.Closers
+}
+
+// open opens the model and the device.
+func (r *run) open(status io.Writer) error {
+	found, err := train.FindModel(r.Model)
+	if err != nil {
+		return command.Flag("model", r.Model, err)
+	}
+	for _, text := range found.Warnings() {
+		terminal.Printf(status, "warning: %s\n", text)
+	}
+	w, t, err := found.Open(r.Tokenizer)
+	if err != nil {
+		return command.Flag("model", r.Model, err)
+	}
+	b, err := cuda.Select(r.Device)
+	if err != nil {
+		return command.UsageError(command.Flag("device", r.Device, err))
+	}
+	r.closers.Add(b.Close)
+	precision, err := graph.ParsePrecision(r.Precision)
+	if err != nil {
+		return err
+	}
+	if err := precision.Check(b.Device()); err != nil {
+		return err
+	}
+	if err := w.MoveTo(b); err != nil {
+		return err
+	}
+	r.closers.Add(w.Free)
+	r.evaluator = Evaluator{Weights: w, Tokenizer: t, Backend: b, Precision: precision, Status: status}
+	c := w.Config.WithDefaults()
+	r.report = Report{Origin: r.origin(), Model: Model{
+		Path: r.Model, Weights: found.WeightsFile, Attention: string(c.Attention), Parameters: c.Parameters(),
+		Layers: c.Layers, Vocab: c.Vocab, Context: c.Context,
+	}}
+	terminal.Printf(status, "%s: %s attention, %.2fM parameters, %s, %v\n", found.WeightsFile, c.Attention,
+		float64(c.Parameters())/1e6, cuda.Describe(b), precision)
+	return nil
+}
+
+// origin returns what describes the origin of the numbers, by name.
+func (r *run) origin() map[string]string {
+	device := origin.Processor()
+	if d := r.evaluator.Backend.Device(); !d.Host {
+		device = d.Name
+	}
+	all := map[string]string{}
+	for _, c := range origin.Columns(program, r.flagSet(), origin.Column{Name: "device", Value: device},
+		origin.Column{Name: "cores", Value: strconv.Itoa(runtime.GOMAXPROCS(0))},
+		origin.Column{Name: "precision", Value: r.Precision}) {
+		all[c.Name] = c.Value
+	}
+	return all
+}
+
+// haystacks is the length of the text of haystacks, in the longest of them, if a folder has as much.
+const haystacks = 4
+
+// readText reads the text of -data and sets the length of its windows.
+func (r *run) readText(ctx context.Context) error {
+	if r.Data == "" {
+		return nil
+	}
+	longest := 0
+	if len(r.Needles) > 0 {
+		longest = slices.Max(r.Needles)
+	}
+	if r.length = r.Length; r.length == 0 {
+		r.length = min(r.evaluator.Weights.Config.Context, MaxLength)
+	}
+	want := max(r.length, min(r.Windows, maxTextBytes)*r.length, haystacks*longest)
+	text, err := readText(ctx, r.Data, r.Ext, r.evaluator.Tokenizer, want)
+	if err != nil {
+		return command.Flag("data", r.Data, err)
+	}
+	most := text.Tokens + len(r.evaluator.Tokenizer.Prefix())
+	switch {
+	case text.Tokens < longest:
+		return command.Flag("data", r.Data, fmt.Errorf("%d tokens, -needles has %d", text.Tokens, longest))
+	case r.Length > most:
+		return command.Flag("data", r.Data, fmt.Errorf("%d tokens, a window of -length has %d", most, r.Length))
+	}
+	r.length = min(r.length, most)
+	r.report.Data, r.text = text, text.ids
+	return nil
+}
+
+// measure measures what the options ask for.
+func (r *run) measure(ctx context.Context, questions []Question) (err error) {
+	e, p := &r.evaluator, &r.report
+	if r.Data != "" && r.Windows > 0 {
+		if p.Perplexity, err = e.Perplexity(ctx, r.text, r.length, r.Windows); err != nil {
+			return err
+		}
+		if err := r.save(p.Perplexity.table()); err != nil {
+			return err
+		}
+	}
+	if r.Data != "" && r.Decode > 0 {
+		prompt := append(e.Tokenizer.Prefix(), r.text...)
+		if p.Speed, err = e.Speed(ctx, prompt[:min(len(prompt), r.length)], r.Decode); err != nil {
+			return err
+		}
+		if err := r.save(p.Speed.table()); err != nil {
+			return err
+		}
+	}
+	if len(r.Needles) > 0 {
+		if p.Needles, err = e.Needles(ctx, r.text, r.Needles, Depths(r.Depths), r.Times, r.Seed); err != nil {
+			return err
+		}
+		if err := r.save(needleTable(p.Needles)); err != nil {
+			return err
+		}
+	}
+	if len(questions) > 0 {
+		if p.Choices, err = e.Choose(ctx, questions); err != nil {
+			return err
+		}
+		return r.save(p.Choices.table())
+	}
+	return nil
+}
+
+// save writes a table and the results so far.
+func (r *run) save(table string) error {
+	if r.Out != "" {
+		if err := r.report.Save(r.Out); err != nil {
+			return command.Flag("out", r.Out, err)
+		}
+	}
+	_, err := io.WriteString(r.out, terminal.Wrap(table, terminal.Width(r.out), 2))
+	return err
+}
