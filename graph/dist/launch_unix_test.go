@@ -36,7 +36,10 @@ func TestMain(m *testing.M) {
 	case "parent":
 		fmt.Println(dist.Launch(context.Background(), 3, dist.Command{Env: []string{"DIST_TEST=rank"}, Stderr: io.Discard}))
 	default:
-		err := beRank()
+		// until it has written how it ended: the signal may come when another rank has already told it to stop
+		stop, end := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+		defer end()
+		err := beRank(stop)
 		name := filepath.Join(os.Getenv("DIST_TEST_DIR"), os.Getenv("RANK"))
 		_ = os.WriteFile(name+".tmp", fmt.Append(nil, err), 0o644)
 		_ = os.Rename(name+".tmp", name)
@@ -47,8 +50,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// beRank takes short steps until something goes wrong, or a signal comes. Rank 1 has the fault of the test in step 5.
-func beRank() (err error) {
+// beRank takes short steps until something goes wrong, or stop ends. Rank 1 has the fault of the test in step 5.
+func beRank(stop context.Context) (err error) {
 	o, _, err := dist.FromEnv()
 	if err != nil {
 		return err
@@ -78,8 +81,6 @@ func beRank() (err error) {
 	if err := graph.Agree(g, facts); err != nil {
 		return err
 	}
-	stop, end := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer end()
 	for step := 1; ; step++ {
 		own := []byte{0}
 		if stop.Err() != nil {
