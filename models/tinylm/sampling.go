@@ -90,10 +90,57 @@ func (p *picker) pick(logits []float32, sampling *Sampling, seen tokenSet, draw 
 	case sampling.Temperature == 0:
 		return int32(slices.Index(logits, top)), nil
 	}
+	if k := sampling.TopK; k > 0 && k <= maxHeap && k < len(logits) {
+		return p.best(logits, top, k).draw(sampling, draw), nil
+	}
 	for i, l := range logits {
 		all.ids[i], all.logits[i] = int32(i), l-top
 	}
 	return all.draw(sampling, draw), nil
+}
+
+// maxHeap is the largest top-k for which a heap of the best tokens is faster than counting.
+const maxHeap = 1024
+
+// best returns the k tokens with the largest logits, of equal ones those with the lowest ids. top is the largest logit.
+// logits may be those of p.
+func (p *picker) best(logits []float32, top float32, k int) candidates {
+	heap := p.ids[:k] // the root is the first token to go
+	before := func(a, b int32) bool { return logits[a] < logits[b] || logits[a] == logits[b] && a > b }
+	down := func(i int) {
+		for {
+			first := i
+			for child := 2*i + 1; child <= 2*i+2 && child < k; child++ {
+				if before(heap[child], heap[first]) {
+					first = child
+				}
+			}
+			if first == i {
+				return
+			}
+			heap[i], heap[first] = heap[first], heap[i]
+			i = first
+		}
+	}
+	for i := range heap {
+		heap[i] = int32(i)
+	}
+	for i := k/2 - 1; i >= 0; i-- {
+		down(i)
+	}
+	least := logits[heap[0]]
+	for i := k; i < len(logits); i++ {
+		if logits[i] > least {
+			heap[0] = int32(i)
+			down(0)
+			least = logits[heap[0]]
+		}
+	}
+	slices.Sort(heap)
+	for i, id := range heap { // id >= i: nothing that is still read is overwritten
+		p.logits[i] = logits[id] - top
+	}
+	return candidates{heap, p.logits[:k], p.weights[:k]}
 }
 
 // notFinite returns an error for the first logit that is NaN or +Inf. -Inf is a token that is never chosen.

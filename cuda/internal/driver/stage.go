@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"sync"
 	"unsafe"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
@@ -94,10 +95,26 @@ func (s *Stream) freeRoom() ([]byte, error) {
 // ended finishes the downloads once all copies of the device have ended.
 func (st *stage) ended() {
 	for _, o := range st.downloads {
-		copy(o.dst, o.pinned)
+		copyTogether(o.dst, o.pinned)
 	}
 	clear(st.downloads) // so that they do not keep the caller's memory alive
 	st.downloads, st.used = st.downloads[:0], 0
+}
+
+// shareBytes is what one goroutine copies of more.
+const shareBytes = 512 << 10
+
+// copyTogether is copy for as many bytes of dst as src has, by several goroutines if these are many.
+func copyTogether(dst, src []byte) {
+	if len(src) < 2*shareBytes {
+		copy(dst, src)
+		return
+	}
+	var all sync.WaitGroup
+	for at := 0; at < len(src); at += shareBytes {
+		all.Go(func() { copy(dst[at:], src[at:min(at+shareBytes, len(src))]) })
+	}
+	all.Wait()
 }
 
 func address(mem []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(mem))) }
