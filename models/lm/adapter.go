@@ -49,6 +49,9 @@ type peftConfig struct {
 // folder must not have an adapter. The weights must be in host memory.
 func SaveAdapter(w *tinylm.Weights, folder string) (err error) {
 	defer func() { err = fault.In("lm", folder, quote.Error(err)) }()
+	if w == nil {
+		return errNoWeights
+	}
 	c := w.Config.WithDefaults()
 	if err := checkFamily(c); err != nil {
 		return err
@@ -88,6 +91,9 @@ func SaveAdapter(w *tinylm.Weights, folder string) (err error) {
 // of w, which must be in host memory and have no updates. Matrices that the adapter leaves out get an update of zero.
 func ReadAdapter(w *tinylm.Weights, folder string) (_ *tinylm.Weights, err error) {
 	defer func() { err = fault.In("lm", folder, quote.Error(err)) }()
+	if w == nil {
+		return nil, errNoWeights
+	}
 	if err := checkFamily(w.Config.WithDefaults()); err != nil {
 		return nil, err
 	}

@@ -54,4 +54,7 @@ func TestRefusedAdapters(t *testing.T) {
 		require.ErrorContains(t, err, c.err, c.new)
 	}
 	require.ErrorIs(t, testutil.Err(lm.ReadAdapter(base, t.TempDir())), os.ErrNotExist)
+	for _, err := range []error{lm.SaveAdapter(nil, ""), lm.Save(nil, "", pretrained.Layout{}), testutil.Err(lm.ReadAdapter(nil, ""))} {
+		require.ErrorContains(t, err, "no weights")
+	}
 }

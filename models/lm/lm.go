@@ -21,6 +21,8 @@ import (
 
 const configFile = "config.json"
 
+var errNoWeights = errors.New("no weights")
+
 // IsModel reports whether path looks like something that ReadWeights reads: a file whose name ends in .gguf, or a folder
 // whose config.json has a model_type.
 func IsModel(path string) bool {
@@ -76,22 +78,14 @@ func readGGUF(path string) (_ *tinylm.Weights, err error) {
 // maxConfig bounds the bytes of a file of JSON beside weights.
 const maxConfig = 1 << 20
 
-func readFile(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is no file", filepath.Base(path))
-	case info.Size() > maxConfig:
-		return nil, fmt.Errorf("%s has %d bytes, want at most %d", filepath.Base(path), info.Size(), maxConfig)
-	}
-	return os.ReadFile(path)
-}
+func readFile(path string) ([]byte, error) { return files.ReadFile(path, maxConfig) }
 
 // Save writes a dense model of the Llama family to a folder that transformers reads. The folder must not have a model.
 func Save(w *tinylm.Weights, folder string, layout pretrained.Layout) (err error) {
 	defer func() { err = fault.In("lm", folder, quote.Error(err)) }()
+	if w == nil {
+		return errNoWeights
+	}
 	c := w.Config.WithDefaults()
 	h, err := hubConfigOf(c)
 	if err != nil {

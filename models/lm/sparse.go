@@ -1,7 +1,6 @@
 package lm
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -38,7 +37,7 @@ const (
 func WithNSA(w *tinylm.Weights, s Sparse) (_ *tinylm.Weights, err error) {
 	defer fault.Name(&err, "lm", "nsa")
 	if w == nil || len(w.Tensors) == 0 {
-		return nil, errors.New("no weights")
+		return nil, errNoWeights
 	}
 	c := w.Config.WithDefaults()
 	if c.Attention != tinylm.Dense || c.LoRA != 0 {

@@ -7,6 +7,7 @@ import (
 
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
@@ -35,6 +36,9 @@ func readWeights(c tinylm.Config, from Tensors, n naming, halves bool, ignored f
 	}
 	if len(missing)+len(unknown) > 0 {
 		return nil, fmt.Errorf("tensors do not fit the configuration: missing %s; not of the model %s", list(missing), list(unknown))
+	}
+	if err := memory.CheckTotal(4 * c.Parameters()); err != nil {
+		return nil, fmt.Errorf("%d parameters in float32: %w", c.Parameters(), err)
 	}
 	w := &tinylm.Weights{Config: c.WithDefaults(), Tensors: make(map[string]*tensor.Dense, len(params))}
 	var scratch []float32

@@ -7,7 +7,9 @@
 //
 // Templates are Jinja (github.com/ardanlabs/jinja), with the values and functions that the library transformers gives
 // them. Tools are not supported: a template sees none. Templates are programs of strangers: one that fails, makes a huge
-// text or takes long is an error. One that takes long goes on in the background.
+// text or takes long is an error. One that takes long goes on in the background. A macro that calls itself without end,
+// or texts that double again and again, end the process: the library bounds neither. A template that takes parts out of
+// messages may join the rest to the text of a control token.
 package chat
 
 import (
