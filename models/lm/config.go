@@ -99,9 +99,12 @@ func parseConfig(text []byte) (c tinylm.Config, err error) {
 		return c, fmt.Errorf("layers with a sliding window are not supported")
 	case h.Quantization != nil:
 		return c, fmt.Errorf("quantization_config is set: quantised weights are read from GGUF files alone")
+	case h.MLPDim < 1:
+		return c, fmt.Errorf("intermediate_size is %d, want at least 1", h.MLPDim)
 	case h.Heads < 1:
 		return c, fmt.Errorf("num_attention_heads is %d, want at least 1", h.Heads)
 	}
+	h.NormEps = cmp.Or(h.NormEps, 1e-6) // transformers' default, too
 	c = tinylm.Config{Vocab: h.Vocab, Context: h.Context, Layers: h.Layers, Attention: tinylm.Dense,
 		Family: tinylm.Family{MLPDim: h.MLPDim, GatedMLP: true, TiedHead: family.tied, NormEps: h.NormEps},
 		NSAConfig: nn.NSAConfig{
