@@ -47,7 +47,7 @@ func RMSNorm(x, weight *gorgonia.Node, eps float64) (*gorgonia.Node, error) {
 // token s is rotated by the angle (start+s)*base^(-2i/D). D is even. start is the position of the first token of every
 // row or document: 0, or the number of earlier tokens if x continues a sequence. x has a gradient.
 func RoPE(x *gorgonia.Node, base float64, start int, opts ...Option) (*gorgonia.Node, error) {
-	return spec.ApplyWithDocuments(pointwise.RoPE{Base: base, Start: start}, opts, x)
+	return ScaledRoPE(x, base, RoPEScaling{}, start, opts...)
 }
 
 // RoPEScaling makes the rotations of a RoPE slower; see ScaledRoPE.

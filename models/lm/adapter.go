@@ -136,8 +136,9 @@ func ReadAdapter(w *tinylm.Weights, folder string) (_ *tinylm.Weights, err error
 		if err := nn.Assign(adapted.Tensors[toB], fromTransformers(p.Name, b, adapted.Config)); err != nil {
 			return nil, err
 		}
-		for i, dst := 0, adapted.Tensors[toB].Float32s(); i < len(dst); i++ {
-			dst[i] *= float32(o.Alpha / float64(o.Rank))
+		numbers := adapted.Tensors[toB].Float32s()
+		for i := range numbers {
+			numbers[i] *= float32(o.Alpha / float64(o.Rank))
 		}
 		left -= 2
 	}

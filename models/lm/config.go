@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -28,7 +29,7 @@ type hubConfig struct {
 	HeadDim       int      `json:"head_dim,omitempty"`            // 0: Dim/Heads
 	NormEps       float64  `json:"rms_norm_eps"`
 	Activation    string   `json:"hidden_act"`
-	Tied          *bool    `json:"tie_word_embeddings"`
+	Tied          bool     `json:"tie_word_embeddings"`
 	AttentionBias bool     `json:"attention_bias"`
 	MLPBias       bool     `json:"mlp_bias"`
 
@@ -38,7 +39,7 @@ type hubConfig struct {
 	PartialRotary  *float64    `json:"partial_rotary_factor,omitempty"`
 
 	SlidingWindow    *int     `json:"sliding_window,omitempty"`
-	UseSlidingWindow *bool    `json:"use_sliding_window,omitempty"` // nil: if SlidingWindow is not null
+	UseSlidingWindow *bool    `json:"use_sliding_window,omitempty"` // Mistral has no such field
 	LayerTypes       []string `json:"layer_types,omitempty"`
 	Quantization     any      `json:"quantization_config,omitempty"`
 }
@@ -59,7 +60,6 @@ type hubScaling struct {
 var families = map[string]struct {
 	class             string
 	qkvBias, qkNorm   bool
-	tied              bool // where config.json does not say
 	windowByItsNumber bool // it has a sliding window if sliding_window is not null
 }{
 	"llama":   {class: "LlamaForCausalLM"},
@@ -70,12 +70,7 @@ var families = map[string]struct {
 
 // familyNames returns the names of families for an error.
 func familyNames() string {
-	var names []string
-	for name := range families {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return strings.Join(names, ", ")
+	return strings.Join(slices.Sorted(maps.Keys(families)), ", ")
 }
 
 // parseConfig returns the configuration of the model that the text of a config.json describes.
@@ -106,14 +101,11 @@ func parseConfig(text []byte) (c tinylm.Config, err error) {
 	}
 	h.NormEps = cmp.Or(h.NormEps, 1e-6) // transformers' default, too
 	c = tinylm.Config{Vocab: h.Vocab, Context: h.Context, Layers: h.Layers, Attention: tinylm.Dense,
-		Family: tinylm.Family{MLPDim: h.MLPDim, GatedMLP: true, TiedHead: family.tied, NormEps: h.NormEps},
+		Family: tinylm.Family{MLPDim: h.MLPDim, GatedMLP: true, TiedHead: h.Tied, NormEps: h.NormEps},
 		NSAConfig: nn.NSAConfig{
 			Dim: h.Dim, Heads: h.Heads, KVHeads: cmp.Or(h.KVHeads, h.Heads), KeyDim: cmp.Or(h.HeadDim, h.Dim/h.Heads),
 		}}
 	c.ValueDim = c.KeyDim
-	if h.Tied != nil {
-		c.TiedHead = *h.Tied
-	}
 	c.QKVBias, c.OutputBias = family.qkvBias || h.AttentionBias, !family.qkvBias && h.AttentionBias
 	if family.qkNorm {
 		c.QKNorm = h.NormEps
@@ -154,7 +146,7 @@ func hubConfigOf(c tinylm.Config) (h hubConfig, err error) {
 	}
 	h = hubConfig{ModelType: "llama", Vocab: c.Vocab, Context: c.Context, Dim: c.Dim, MLPDim: cmp.Or(c.MLPDim, 4*c.Dim),
 		Layers: c.Layers, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.KeyDim, NormEps: cmp.Or(c.NormEps, 1e-6),
-		Activation: "silu", Tied: &c.TiedHead, AttentionBias: c.OutputBias, RoPEBase: c.RoPEBase}
+		Activation: "silu", Tied: c.TiedHead, AttentionBias: c.OutputBias, RoPEBase: c.RoPEBase}
 	switch {
 	case c.QKNorm != 0:
 		h.ModelType = "qwen3"

@@ -52,23 +52,17 @@ func isRotated(param string) bool {
 	return false
 }
 
-// pairNeighbours moves the rows of heads [n*D,width] from halves to neighbours: row 2i of a head comes from row i, row
-// 2i+1 from row i+D/2.
-func pairNeighbours(dst, src []float32, width, d int) {
+// moveHeads copies the rows of heads [n*D,width]: row 2i of a head with neighbours is row i of one with halves, and row
+// 2i+1 is row i+D/2. toHalves says that src has neighbours and dst halves.
+func moveHeads(dst, src []float32, width, d int, toHalves bool) {
 	for head := 0; head < len(src); head += d * width {
 		for i := range d {
-			from := head + (i/2+i%2*(d/2))*width
-			copy(dst[head+i*width:][:width], src[from:from+width])
-		}
-	}
-}
-
-// pairHalves is the inverse of pairNeighbours.
-func pairHalves(dst, src []float32, width, d int) {
-	for head := 0; head < len(src); head += d * width {
-		for i := range d {
-			to := head + (i/2+i%2*(d/2))*width
-			copy(dst[to:to+width], src[head+i*width:][:width])
+			neighbour, half := head+i*width, head+(i/2+i%2*(d/2))*width
+			if toHalves {
+				copy(dst[half:][:width], src[neighbour:])
+			} else {
+				copy(dst[neighbour:][:width], src[half:])
+			}
 		}
 	}
 }

@@ -41,20 +41,13 @@ func readWeights(c tinylm.Config, from Tensors, n naming, halves bool, ignored f
 		return nil, fmt.Errorf("%d parameters in float32: %w", c.Parameters(), err)
 	}
 	w := &tinylm.Weights{Config: c.WithDefaults(), Tensors: make(map[string]*tensor.Dense, len(params))}
-	var scratch []float32
 	for _, p := range params {
 		v := tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(p.Shape...))
-		dst := v.Float32s()
-		if !halves || !isRotated(p.Name) {
-			if err := from.Read(n.of(p.Name), dst); err != nil {
-				return nil, err
-			}
-		} else {
-			scratch = slices.Grow(scratch[:0], len(dst))[:len(dst)]
-			if err := from.Read(n.of(p.Name), scratch); err != nil {
-				return nil, err
-			}
-			pairNeighbours(dst, scratch, len(dst)/p.Shape[0], c.KeyDim)
+		if err := from.Read(n.of(p.Name), v.Float32s()); err != nil {
+			return nil, err
+		}
+		if halves {
+			v = fromTransformers(p.Name, v, c)
 		}
 		w.Tensors[p.Name] = v
 	}
@@ -91,18 +84,18 @@ func transformersTensors(w *tinylm.Weights) map[string]*tensor.Dense {
 // toTransformers returns v, whose rows are those of a parameter, in the order of transformers. fromTransformers is its
 // inverse.
 func toTransformers(param string, v *tensor.Dense, c tinylm.Config) *tensor.Dense {
-	return moveRows(param, v, c, pairHalves)
+	return moveRows(param, v, c, true)
 }
 
 func fromTransformers(param string, v *tensor.Dense, c tinylm.Config) *tensor.Dense {
-	return moveRows(param, v, c, pairNeighbours)
+	return moveRows(param, v, c, false)
 }
 
-func moveRows(param string, v *tensor.Dense, c tinylm.Config, move func(dst, src []float32, width, d int)) *tensor.Dense {
+func moveRows(param string, v *tensor.Dense, c tinylm.Config, toHalves bool) *tensor.Dense {
 	if !isRotated(param) {
 		return v
 	}
 	moved := tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(v.Shape()...))
-	move(moved.Float32s(), v.Float32s(), v.Size()/v.Shape()[0], c.KeyDim)
+	moveHeads(moved.Float32s(), v.Float32s(), v.Size()/v.Shape()[0], c.KeyDim, toHalves)
 	return moved
 }

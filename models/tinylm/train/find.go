@@ -27,9 +27,9 @@ type SavedModel struct {
 	foreign bool   // of another program, for lm.ReadWeights
 }
 
-// FindModel finds the model of path: a run folder, a checkpoint, a safetensors file, or what lm.ReadWeights reads. The model of a run folder is the
-// final one if the run has ended, else that of the newest complete checkpoint. It is an error if the file of weights
-// does not have the sum that SHA256SUMS beside it says.
+// FindModel finds the model of path: a run folder, a checkpoint, a safetensors file, or what lm.ReadWeights reads. The
+// model of a run folder is the final one if the run has ended, else that of the newest complete checkpoint. It is an
+// error if the file of weights does not have the sum that SHA256SUMS beside it says.
 func FindModel(path string) (*SavedModel, error) {
 	m, err := findModel(path)
 	return m, fault.In("train", "", err)
