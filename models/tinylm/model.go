@@ -111,8 +111,12 @@ func (m *Model) build(c Config, b *nn.Builder, o modelOptions) (err error) {
 		m.wholeRows()
 		attention = append(attention, nn.WithCuSeqlens(cuSeqlens))
 	}
-	m.logits, m.layers = c.addLogits(b, tokens, attention)
-	m.loss = b.Node(ops.CrossEntropy(m.logits, targets))
+	m.logits, m.layers, m.loss = c.addLogits(b, tokens, attention)
+	if m.loss == nil {
+		m.loss = b.Node(ops.CrossEntropy(m.logits, targets))
+	} else if o.losses {
+		return errors.New("WithLosses: an alignment has no loss of a target")
+	}
 	if o.losses {
 		m.losses = b.Node(ops.Losses(m.loss))
 	}

@@ -121,6 +121,9 @@ func (f folder) newestWhole() (path string, damaged []error, err error) {
 func (m *SavedModel) Open(tokenizerPath string) (_ *tinylm.Weights, _ *tokenizer.Tokenizer, err error) {
 	defer fault.Name(&err, "train", "")
 	w, err := m.load()
+	if err == nil && w.Config.Align {
+		w, err = w.Aligned()
+	}
 	if err != nil {
 		return nil, nil, err
 	}
