@@ -76,13 +76,13 @@ func losses(m *tinylm.Model, tokens []int32) ([]float64, error) {
 	return list, nil
 }
 
-// sampler returns a sampler of one sequence of at most so many tokens. Close ends its decoder.
-func (e *Evaluator) sampler(tokens int) (s *tinylm.Sampler, d *tinylm.Decoder, err error) {
+// sampler returns a sampler of so many sequences of at most so many tokens. Close ends its decoder.
+func (e *Evaluator) sampler(sequences, tokens int) (s *tinylm.Sampler, d *tinylm.Decoder, err error) {
 	var opts []tinylm.DecoderOption
 	if !e.Backend.Device().Host || e.Precision != graph.F32 {
 		opts = append(opts, tinylm.DecodeOn(e.Backend, e.Precision))
 	} // else the decoder chooses the number of workers
-	if d, err = tinylm.NewDecoder(e.Weights, 1, tokens, opts...); err != nil {
+	if d, err = tinylm.NewDecoder(e.Weights, sequences, tokens, opts...); err != nil {
 		return nil, nil, err
 	}
 	s, err = tinylm.NewSampler(d, e.Tokenizer)

@@ -200,7 +200,7 @@ func (r *run) measure(ctx context.Context, questions []Question) (err error) {
 	}
 	if r.Data != "" && r.Decode > 0 {
 		prompt := append(e.Tokenizer.Prefix(), r.text...)
-		if p.Speed, err = e.Speed(ctx, prompt[:min(len(prompt), r.length)], r.Decode); err != nil {
+		if p.Speed, err = e.Speed(ctx, prompt[:min(len(prompt), r.length)], r.Sequences, r.Decode); err != nil {
 			return err
 		}
 		if err := r.save(p.Speed.table()); err != nil {
