@@ -80,6 +80,12 @@ const maxConfig = 1 << 20
 
 func readFile(path string) ([]byte, error) { return files.ReadFile(path, maxConfig) }
 
+// CheckSave returns an error if Save does not write models of a configuration.
+func CheckSave(c tinylm.Config) error {
+	_, err := hubConfigOf(c.WithDefaults())
+	return fault.In("lm", "", err)
+}
+
 // Save writes a model of the Llama family to a folder in the form of transformers, which reads it if its layers are
 // dense. A model with sparse ones has a model_type of its own, and a README.md that says so, unless the folder has one.
 // The folder must not have a model. CopyTokenizer adds the tokenizer.

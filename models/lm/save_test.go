@@ -31,7 +31,7 @@ func sparseConfig(r *rand.Rand) tinylm.Config {
 		NSAConfig: nn.NSAConfig{Dim: pick(6, 8), Heads: kv * pick(1, 3), KVHeads: kv, KeyDim: d, ValueDim: d,
 			Params: ops.Params{BlockLen: 8, Stride: pick(2, 4), SelectBlock: pick(4, 8), TopN: pick(3, 5),
 				Window: pick(1, 9)},
-			Phi:    nn.PhiMean, GateHidden: pick(1, 5), GateActivation: nn.GateSigmoid, RoPEBase: 500}}
+			Phi: nn.PhiMean, GateHidden: pick(1, 5), GateActivation: nn.GateSigmoid, RoPEBase: 500}}
 	if r.IntN(2) == 0 {
 		c.Phi, c.PhiHidden = nn.PhiMLP, pick(1, 3)
 	}
