@@ -5,7 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"maps"
+	"iter"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -20,15 +20,15 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Options are the options of a conversion. Each is a flag, whose name and help are its tags. A conversion that continues
-// may change those tagged "free".
+// Options are the options of a conversion. Each is a flag, whose name and help are its tags. A conversion keeps all but
+// Out and Device.
 type Options struct {
 	Model     string `flag:"model" help:"dense model: run folder, checkpoint, .safetensors file, folder of Hugging Face or .gguf file"`
 	Data      string `flag:"data" help:"file or folder of text to train on"`
 	EvalData  string `flag:"eval-data" help:"file or folder of held-out text; empty: about a twentieth of -data is held out"`
 	Ext       string `flag:"ext" help:"read only files of a folder that end so (without .gz or .zst); empty: all"`
 	Tokenizer string `flag:"tokenizer" help:"tokenizer.json of Hugging Face; empty: that of the model"`
-	Out       string `flag:"out" free:"true" help:"folder of the conversion, which continues if it has begun there"`
+	Out       string `flag:"out" help:"folder of the conversion, which continues if it has begun there"`
 
 	Attention   string `flag:"attention" help:"kinds of the layers in turn: nsa, window or dense, such as dense,nsa"`
 	BlockLen    int    `flag:"block" help:"tokens of a compressed block, l"`
@@ -50,7 +50,7 @@ type Options struct {
 	Lengths   evaluate.Lengths `flag:"lengths" help:"lengths in tokens of the windows to measure the perplexity of"`
 	Windows   int              `flag:"windows" help:"windows of each of -lengths to measure, at most"`
 	Seed      uint64           `flag:"seed" help:"of new weights and of the order of the data"`
-	Device    string           `flag:"device" free:"true" help:"auto, cpu or cuda:N; auto is the first GPU, or the CPU"`
+	Device    string           `flag:"device" help:"auto, cpu or cuda:N; auto is the first GPU, or the CPU"`
 	Precision string           `flag:"precision" help:"of the activations: f32, bf16 (on a GPU or a CPU with AVX512_BF16) or fp16 (on a GPU)"`
 
 	set *flag.FlagSet // of the command line
@@ -100,22 +100,12 @@ const (
 		-model FOLDER -data texts -out long -context 32768 -rope-scaling llama3:4 -lengths 8192,32768 # for longer texts`
 )
 
-// eachOption calls f for each option.
-func (o *Options) eachOption(f func(field reflect.StructField, p any)) {
-	v := reflect.ValueOf(o).Elem()
-	for _, field := range reflect.VisibleFields(v.Type()) {
-		if field.IsExported() {
-			f(field, v.FieldByIndex(field.Index).Addr().Interface())
-		}
-	}
-}
-
 // flags returns a set of flags that write to o. Their defaults are the values of o.
 func (o *Options) flags() *flag.FlagSet {
-	set := command.NewFlags(program, about, usageExamples)
-	o.eachOption(func(field reflect.StructField, p any) {
-		name, help := field.Tag.Get("flag"), field.Tag.Get("help")
-		switch p := p.(type) {
+	set, v := command.NewFlags(program, about, usageExamples), reflect.ValueOf(o).Elem()
+	for name, field := range optionFields() {
+		help := field.Tag.Get("help")
+		switch p := v.FieldByIndex(field.Index).Addr().Interface().(type) {
 		case *string:
 			set.StringVar(p, name, *p, help)
 		case *int:
@@ -127,50 +117,65 @@ func (o *Options) flags() *flag.FlagSet {
 		case flag.Value:
 			set.Var(p, name, help)
 		}
-	})
+	}
 	return set
+}
+
+// optionFields yields the fields of Options by their flags.
+func optionFields() iter.Seq2[string, reflect.StructField] {
+	return func(yield func(string, reflect.StructField) bool) {
+		for _, field := range reflect.VisibleFields(reflect.TypeFor[Options]()) {
+			if name := field.Tag.Get("flag"); name != "" && !yield(name, field) {
+				return
+			}
+		}
+	}
+}
+
+// commandLine returns the flags of the command line or, without one, those of the program.
+func (o *Options) commandLine() *flag.FlagSet {
+	if o.set == nil {
+		return Defaults().flags()
+	}
+	return o.set
 }
 
 // explain says an error of o by the flags of the program.
 func (o *Options) explain(err *error) {
-	names := map[string]string{}
-	o.eachOption(func(field reflect.StructField, _ any) { names[field.Name] = field.Tag.Get("flag") })
-	set := o.set
-	if set == nil {
-		set = Defaults().flags()
+	flags := map[string]string{}
+	for name, field := range optionFields() {
+		flags[field.Name] = name
 	}
-	command.Explain(err, set, names)
+	command.Explain(err, o.commandLine(), flags)
 }
 
 // fixed returns the values of the options that a conversion keeps, by flag.
 func (o *Options) fixed() map[string]string {
-	values, set := map[string]string{}, new(*o).flags()
-	o.eachOption(func(field reflect.StructField, _ any) {
-		if name := field.Tag.Get("flag"); field.Tag.Get("free") == "" {
-			values[name] = set.Lookup(name).Value.String()
-		}
-	})
+	values := map[string]string{}
+	new(*o).flags().VisitAll(func(f *flag.Flag) { values[f.Name] = f.Value.String() })
+	delete(values, "out")
+	delete(values, "device")
 	return values
 }
 
-// differences returns an error that names the options that differ from those of a conversion that has begun.
-func (o *Options) differences(begun map[string]string) error {
+// checkSame returns an error that names the options that differ from those of a conversion that has begun.
+func (o *Options) checkSame(begun map[string]string) error {
 	var list []string
-	now := o.fixed()
-	for _, name := range slices.Sorted(maps.Keys(now)) {
-		if was, ok := begun[name]; !ok || was != now[name] {
-			list = append(list, fmt.Sprintf("-%s %s instead of %s", name, quote.Text(now[name]), quote.Text(was)))
+	for name, now := range o.fixed() {
+		if was := begun[name]; was != now {
+			list = append(list, fmt.Sprintf("-%s %s instead of %s", name, quote.Text(now), quote.Text(was)))
 		}
 	}
 	if list == nil {
 		return nil
 	}
-	return command.UsageError(fmt.Errorf("the conversion in %s has begun with other options: %s; want the same or another folder",
-		quote.Path(o.Out), strings.Join(list, ", ")))
+	slices.Sort(list)
+	return command.UsageError(fmt.Errorf("the conversion has begun with other options: %s; want the same or another folder",
+		strings.Join(list, ", ")))
 }
 
-// scaling returns the scaling of -rope-scaling for a model that was trained with so many tokens.
-func (o *Options) scaling(trained int) (s ops.RoPEScaling, err error) {
+// parseScaling returns the scaling of -rope-scaling for a model that was trained with so many tokens.
+func (o *Options) parseScaling(trained int) (s ops.RoPEScaling, err error) {
 	if o.RoPEScaling == "" {
 		return s, nil
 	}
@@ -234,6 +239,6 @@ func (o *Options) Validate() (err error) {
 	if _, err := graph.ParsePrecision(o.Precision); err != nil {
 		return err
 	}
-	_, err = o.scaling(1)
+	_, err = o.parseScaling(1)
 	return err
 }

@@ -10,6 +10,11 @@ import (
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/plots"
 	"github.com/gorgonia-nsa/nsa/models/lm/evaluate"
 )
@@ -36,16 +41,6 @@ type Measurement struct {
 	Perplexity *evaluate.Perplexity `json:"perplexity"`
 }
 
-// find returns what was measured with windows of a length, nil if nothing was.
-func (r *Result) find(stage string, length int) *evaluate.Perplexity {
-	for _, m := range r.Measured {
-		if m.Stage == stage && m.Perplexity.Length == length {
-			return m.Perplexity
-		}
-	}
-	return nil
-}
-
 // of returns the measurements with windows of a length.
 func (r *Result) of(length int) (list []Measurement) {
 	for _, m := range r.Measured {
@@ -56,6 +51,11 @@ func (r *Result) of(length int) (list []Measurement) {
 	return list
 }
 
+// has reports whether a stage was measured with windows of a length.
+func (r *Result) has(stage string, length int) bool {
+	return slices.ContainsFunc(r.of(length), func(m Measurement) bool { return m.Stage == stage })
+}
+
 // lengths returns the lengths of the windows, ascending.
 func (r *Result) lengths() (list []int) {
 	for _, m := range r.Measured {
@@ -63,6 +63,24 @@ func (r *Result) lengths() (list []int) {
 	}
 	slices.Sort(list)
 	return slices.Compact(list)
+}
+
+// save writes convert.json.
+func (c *conversion) save() error {
+	content, err := json.Marshal(&c.result, json.Deterministic(true), jsontext.WithIndent("  "))
+	if err == nil {
+		err = files.Write(c.file(resultFile), append(content, '\n'))
+	}
+	return command.Flag("out", c.Out, err)
+}
+
+// draw writes the picture.
+func (c *conversion) draw() error {
+	picture, err := c.result.plot()
+	if err == nil {
+		err = files.Write(c.file(pictureFile), picture)
+	}
+	return command.Flag("out", c.Out, err)
 }
 
 // table returns the perplexities, a table for each length with a column for each stage.
@@ -95,8 +113,7 @@ func (r *Result) table() string {
 // plot returns the losses by position in the longest windows as PNG, a line for each stage. A point stands at the
 // geometric mean of its range.
 func (r *Result) plot() ([]byte, error) {
-	lengths := r.lengths()
-	longest := lengths[len(lengths)-1]
+	longest := slices.Max(r.lengths())
 	stages := r.of(longest)
 	p := plots.New(fmt.Sprintf("from dense to sparse attention, windows: %d of %d tokens", stages[0].Perplexity.Windows,
 		longest), "tokens before", "loss, nats a token")

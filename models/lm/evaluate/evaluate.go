@@ -7,14 +7,21 @@ package evaluate
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"runtime"
+	"strconv"
 
+	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/origin"
 	"github.com/gorgonia-nsa/nsa/internal/terminal"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/train"
 )
 
 // MaxLength bounds the tokens of a window, of a haystack, and of a question with a choice.
@@ -27,6 +34,66 @@ type Evaluator struct {
 	Backend   graph.Backend
 	Precision graph.Precision
 	Status    io.Writer // gets lines about the progress; nil: none
+
+	closers command.Closers // of Open
+}
+
+// Open opens a model, of train.FindModel, with the tokenizer at a path or, if that is empty, its own, and moves it to a
+// device, auto, cpu or cuda:N. Errors name the flags -model, -device and -precision.
+func Open(model, tokenizer, device, precision string, status io.Writer) (_ *Evaluator, about Model, err error) {
+	e := &Evaluator{Status: status}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.Close())
+		}
+	}()
+	found, err := train.FindModel(model)
+	if err != nil {
+		return nil, about, command.Flag("model", model, err)
+	}
+	for _, text := range found.Warnings() {
+		e.printf("warning: %s\n", text)
+	}
+	if e.Weights, e.Tokenizer, err = found.Open(tokenizer); err != nil {
+		return nil, about, command.Flag("model", model, err)
+	}
+	if e.Backend, err = cuda.Select(device); err != nil {
+		return nil, about, command.UsageError(command.Flag("device", device, err))
+	}
+	e.closers.Add(e.Backend.Close)
+	if e.Precision, err = graph.ParsePrecision(precision); err != nil {
+		return nil, about, err
+	}
+	if err := e.Precision.Check(e.Backend.Device()); err != nil {
+		return nil, about, err
+	}
+	if err := e.Weights.MoveTo(e.Backend); err != nil {
+		return nil, about, err
+	}
+	e.closers.Add(e.Weights.Free)
+	c := e.Weights.Config.WithDefaults()
+	e.printf("%s: %s attention, %.2fM parameters, %s, %v\n", found.WeightsFile, c.Attention, float64(c.Parameters())/1e6,
+		cuda.Describe(e.Backend), e.Precision)
+	return e, Model{Path: model, Weights: found.WeightsFile, Attention: string(c.Attention), Parameters: c.Parameters(),
+		Layers: c.Layers, Vocab: c.Vocab, Context: c.Context}, nil
+}
+
+// Close frees what Open has opened.
+func (e *Evaluator) Close() error { return e.closers.Close() }
+
+// Origin returns what describes the origin of the numbers of a program, by name. set is its command line.
+func (e *Evaluator) Origin(program string, set *flag.FlagSet) map[string]string {
+	device := origin.Processor()
+	if d := e.Backend.Device(); !d.Host {
+		device = d.Name
+	}
+	all := map[string]string{}
+	for _, c := range origin.Columns(program, set, origin.Column{Name: "device", Value: device},
+		origin.Column{Name: "cores", Value: strconv.Itoa(runtime.GOMAXPROCS(0))},
+		origin.Column{Name: "precision", Value: e.Precision.String()}) {
+		all[c.Name] = c.Value
+	}
+	return all
 }
 
 // check returns an error if a field is missing.

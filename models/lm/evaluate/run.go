@@ -6,19 +6,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"slices"
-	"strconv"
 
-	"github.com/gorgonia-nsa/nsa/cuda"
-	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
-	"github.com/gorgonia-nsa/nsa/internal/origin"
 	"github.com/gorgonia-nsa/nsa/internal/terminal"
 	"github.com/gorgonia-nsa/nsa/internal/value"
-	"github.com/gorgonia-nsa/nsa/models/tinylm/train"
 )
 
 // Main runs the program with the arguments of a command line and returns its exit status: 1 after an error, 2 if the
@@ -92,7 +86,7 @@ func (o *Options) questions() ([]Question, error) {
 // run is a call of Run.
 type run struct {
 	*Options
-	evaluator Evaluator
+	evaluator *Evaluator
 	out       io.Writer
 	length    int // tokens of a window
 	text      []int32
@@ -102,57 +96,14 @@ type run struct {
 
 // open opens the model and the device.
 func (r *run) open(status io.Writer) error {
-	found, err := train.FindModel(r.Model)
-	if err != nil {
-		return command.Flag("model", r.Model, err)
-	}
-	for _, text := range found.Warnings() {
-		terminal.Printf(status, "warning: %s\n", text)
-	}
-	w, t, err := found.Open(r.Tokenizer)
-	if err != nil {
-		return command.Flag("model", r.Model, err)
-	}
-	b, err := cuda.Select(r.Device)
-	if err != nil {
-		return command.UsageError(command.Flag("device", r.Device, err))
-	}
-	r.closers.Add(b.Close)
-	precision, err := graph.ParsePrecision(r.Precision)
+	e, about, err := Open(r.Model, r.Tokenizer, r.Device, r.Precision, status)
 	if err != nil {
 		return err
 	}
-	if err := precision.Check(b.Device()); err != nil {
-		return err
-	}
-	if err := w.MoveTo(b); err != nil {
-		return err
-	}
-	r.closers.Add(w.Free)
-	r.evaluator = Evaluator{Weights: w, Tokenizer: t, Backend: b, Precision: precision, Status: status}
-	c := w.Config.WithDefaults()
-	r.report = Report{Origin: r.origin(), Model: Model{
-		Path: r.Model, Weights: found.WeightsFile, Attention: string(c.Attention), Parameters: c.Parameters(),
-		Layers: c.Layers, Vocab: c.Vocab, Context: c.Context,
-	}}
-	terminal.Printf(status, "%s: %s attention, %.2fM parameters, %s, %v\n", found.WeightsFile, c.Attention,
-		float64(c.Parameters())/1e6, cuda.Describe(b), precision)
+	r.closers.Add(e.Close)
+	r.evaluator = e
+	r.report = Report{Origin: e.Origin(program, r.flagSet()), Model: about}
 	return nil
-}
-
-// origin returns what describes the origin of the numbers, by name.
-func (r *run) origin() map[string]string {
-	device := origin.Processor()
-	if d := r.evaluator.Backend.Device(); !d.Host {
-		device = d.Name
-	}
-	all := map[string]string{}
-	for _, c := range origin.Columns(program, r.flagSet(), origin.Column{Name: "device", Value: device},
-		origin.Column{Name: "cores", Value: strconv.Itoa(runtime.GOMAXPROCS(0))},
-		origin.Column{Name: "precision", Value: r.Precision}) {
-		all[c.Name] = c.Value
-	}
-	return all
 }
 
 // haystacks is the length of the text of haystacks, in the longest of them, if a folder has as much.
@@ -189,7 +140,7 @@ func (r *run) readText(ctx context.Context) error {
 
 // measure measures what the options ask for.
 func (r *run) measure(ctx context.Context, questions []Question) (err error) {
-	e, p := &r.evaluator, &r.report
+	e, p := r.evaluator, &r.report
 	if r.Data != "" && r.Windows > 0 {
 		if p.Perplexity, err = e.Perplexity(ctx, r.text, r.length, r.Windows); err != nil {
 			return err
