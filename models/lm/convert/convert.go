@@ -1,8 +1,8 @@
 // Package convert makes a language model with Native Sparse Attention of a dense one. It is the program of
 // examples/convert.
 //
-// A conversion is a folder, of measurements and of runs of package train, its phases. What has ended is in convert.json:
-// a conversion that was stopped continues with the first that has not.
+// A conversion is a folder, of measurements and of runs of package train, its phases. What has ended is in
+// convert.json: a conversion that was stopped continues with the first that has not.
 package convert
 
 import (
@@ -86,8 +86,8 @@ const (
 	growth       = 4
 )
 
-// phases returns the phases of a model that was trained with so many tokens. The alignment ends with this length, or with
-// -context: of longer texts the dense layers give no good examples. The others go on from there to -context.
+// phases returns the phases of a model that was trained with so many tokens. The alignment ends with this length, or
+// with -context: of longer texts the dense layers give no good examples. The others go on from there to -context.
 func (o *Options) phases(trained int) (list []Phase) {
 	add := func(kind string, steps, from, to int) {
 		for n := min(from, to); steps > 0; n = min(n*growth, to) {
@@ -216,9 +216,9 @@ func (c *conversion) arguments(p Phase, path string) []string {
 			args = append(args, fmt.Sprintf("-%v=%v", pairs[i], pairs[i+1]))
 		}
 	}
-	add("init", path, "out", c.file(p.Name), "tokenizer", c.tokenizer, "data", c.Data, "eval-data", c.EvalData, "ext", c.Ext,
-		"context", p.Context, "batch", p.Batch, "steps", p.Steps, "seed", c.Seed, "device", c.Device, "precision", c.Precision,
-		"eval-tokens", c.BatchTokens)
+	add("init", path, "out", c.file(p.Name), "tokenizer", c.tokenizer, "data", c.Data, "eval-data", c.EvalData,
+		"ext", c.Ext, "context", p.Context, "batch", p.Batch, "steps", p.Steps, "seed", c.Seed, "device", c.Device,
+		"precision", c.Precision, "eval-tokens", c.BatchTokens)
 	if p.Align {
 		add("align", true, "lr", c.AlignLR)
 	} else {

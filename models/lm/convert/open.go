@@ -2,9 +2,6 @@ package convert
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -54,8 +51,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// open checks the options against the model, the data and the folder, which it makes last: a conversion that cannot begin
-// leaves none.
+// open checks the options against the model, the data and the folder, which it makes last: a conversion that cannot
+// begin leaves none.
 func (c *conversion) open(ctx context.Context) error {
 	begun, err := c.readResult()
 	if err != nil {
@@ -69,7 +66,7 @@ func (c *conversion) open(ctx context.Context) error {
 		return err
 	}
 	if begun && now.HeldOut != c.result.HeldOut {
-		return command.Flag("data", c.Data, errors.New("the held-out text has changed since the conversion began"))
+		return command.Flag("data", c.Data, errors.New("it has changed since the conversion began"))
 	}
 	if err := files.MakeFolder(c.Out); err != nil {
 		return command.Flag("out", c.Out, err)
@@ -125,15 +122,16 @@ func (c *conversion) openModel(now *Result) error {
 	case err != nil:
 		return command.Flag("model", c.Model, err)
 	case has.Attention != tinylm.Dense || has.LoRA != 0:
-		return command.Flag("model", c.Model, fmt.Errorf("%s attention and low-rank updates of rank %d, want dense attention and none",
-			has.Attention, has.LoRA))
+		return command.Flag("model", c.Model, fmt.Errorf("%s attention and low-rank updates of rank %d, want dense "+
+			"attention and none", has.Attention, has.LoRA))
 	case c.tokenizer == "":
 		return command.Flag("model", c.Model, errors.New("a model of bytes, want one with a tokenizer"))
 	case c.scaling != ops.RoPEScaling{} && has.RoPEScaling != ops.RoPEScaling{}:
 		return command.Flag("rope-scaling", c.RoPEScaling, errors.New("the model has a scaling of its own"))
 	}
 	has.Attention, has.GateHidden, has.Align = tinylm.Attention(c.Attention), c.GateHidden, true // so not all are dense
-	has.Params = ops.Params{BlockLen: c.BlockLen, Stride: c.Stride, SelectBlock: c.SelectBlock, TopN: c.TopN, Window: c.Window}
+	has.Params = ops.Params{BlockLen: c.BlockLen, Stride: c.Stride, SelectBlock: c.SelectBlock, TopN: c.TopN,
+		Window: c.Window}
 	return has.Validate()
 }
 
@@ -161,8 +159,6 @@ func (c *conversion) readText(ctx context.Context, now *Result) error {
 		return command.Flag("lengths", c.Lengths.String(), fmt.Errorf("the held-out text has %d tokens: want more text or "+
 			"shorter windows", most))
 	}
-	content, err := binary.Append(nil, binary.LittleEndian, c.text)
-	sum := sha256.Sum256(content)
-	now.HeldOut = HeldOut{len(c.text), hex.EncodeToString(sum[:])}
-	return err
+	now.HeldOut = HeldOut{len(c.text), data.Hash()}
+	return nil
 }

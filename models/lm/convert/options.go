@@ -92,9 +92,9 @@ func Parse(args []string, w io.Writer) (_ *Options, err error) {
 // What -help says besides the flags.
 const (
 	program = "examples/convert"
-	about   = "Convert makes a language model with Native Sparse Attention of a dense one. It aligns sparse layers with the " +
-		"dense ones, trains on, with windows of growing length, measures perplexity by position before and after, and writes " +
-		"the model. Ctrl-C stops it after a checkpoint; the same command continues."
+	about   = "Convert makes a language model with Native Sparse Attention of a dense one. It aligns sparse layers with " +
+		"the dense ones, trains on, with windows of growing length, measures perplexity by position before and after, and " +
+		"writes the model. Ctrl-C stops it after a checkpoint; the same command continues."
 	usageExamples = `
 		-model SmolLM2.gguf -data texts -out conversion -precision bf16 # on a GPU
 		-model FOLDER -data texts -out long -context 32768 -rope-scaling llama3:4 -lengths 8192,32768 # for longer texts`
@@ -170,8 +170,8 @@ func (o *Options) checkSame(begun map[string]string) error {
 		return nil
 	}
 	slices.Sort(list)
-	return command.UsageError(fmt.Errorf("the conversion has begun with other options: %s; want the same or another folder",
-		strings.Join(list, ", ")))
+	return command.UsageError(fmt.Errorf("the conversion has begun with other options: %s; want the same or another "+
+		"folder", strings.Join(list, ", ")))
 }
 
 // parseScaling returns the scaling of -rope-scaling for a model that was trained with so many tokens.

@@ -32,7 +32,7 @@ type Result struct {
 // HeldOut is the text that is measured.
 type HeldOut struct {
 	Tokens int    `json:"tokens"`
-	SHA256 string `json:"sha256"` // of the tokens as int32, little-endian
+	Hash   string `json:"hash"` // of the data, their split and the tokenizer: see corpus.Corpus
 }
 
 // Measurement is the perplexity of a model by position.

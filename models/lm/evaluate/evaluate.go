@@ -16,6 +16,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/origin"
 	"github.com/gorgonia-nsa/nsa/internal/terminal"
 	"github.com/gorgonia-nsa/nsa/internal/value"
@@ -41,6 +42,7 @@ type Evaluator struct {
 // Open opens a model, of train.FindModel, with the tokenizer at a path or, if that is empty, its own, and moves it to a
 // device, auto, cpu or cuda:N. Errors name the flags -model, -device and -precision.
 func Open(model, tokenizer, device, precision string, status io.Writer) (_ *Evaluator, about Model, err error) {
+	defer fault.Name(&err, "evaluate", "")
 	e := &Evaluator{Status: status}
 	defer func() {
 		if err != nil {
@@ -79,7 +81,12 @@ func Open(model, tokenizer, device, precision string, status io.Writer) (_ *Eval
 }
 
 // Close frees what Open has opened.
-func (e *Evaluator) Close() error { return e.closers.Close() }
+func (e *Evaluator) Close() error {
+	if e == nil {
+		return nil
+	}
+	return e.closers.Close()
+}
 
 // Origin returns what describes the origin of the numbers of a program, by name. set is its command line.
 func (e *Evaluator) Origin(program string, set *flag.FlagSet) map[string]string {

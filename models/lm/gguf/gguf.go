@@ -104,6 +104,9 @@ func (f *File) Read(name string, dst []float32) error {
 
 // MetadataAlone returns the content of a file that has the metadata of f and no tensors.
 func (f *File) MetadataAlone() ([]byte, error) {
+	if f.file == nil {
+		return nil, errors.New("gguf: no file")
+	}
 	content := make([]byte, f.head)
 	if _, err := f.file.ReadAt(content, 0); err != nil {
 		return nil, fault.In("gguf", f.path, err)
