@@ -23,9 +23,9 @@ import (
 // Options are the options of a conversion. Each is a flag, whose name and help are its tags. A conversion keeps all but
 // Out and Device.
 type Options struct {
-	Model     string `flag:"model" help:"dense model: run folder, checkpoint, .safetensors file, folder of Hugging Face or .gguf file"`
+	Model     string `flag:"model" help:"dense model: folder of Hugging Face, .gguf file, or a run or its file"`
 	Data      string `flag:"data" help:"file or folder of text to train on"`
-	EvalData  string `flag:"eval-data" help:"file or folder of held-out text; empty: about a twentieth of -data is held out"`
+	EvalData  string `flag:"eval-data" help:"file or folder of held-out text; empty: a twentieth of -data"`
 	Ext       string `flag:"ext" help:"read only files of a folder that end so (without .gz or .zst); empty: all"`
 	Tokenizer string `flag:"tokenizer" help:"tokenizer.json of Hugging Face; empty: that of the model"`
 	Out       string `flag:"out" help:"folder of the conversion, which continues if it has begun there"`
@@ -37,7 +37,7 @@ type Options struct {
 	TopN        int    `flag:"top-n" help:"selected blocks of a query, n"`
 	Window      int    `flag:"window" help:"tokens of the sliding window, w"`
 	GateHidden  int    `flag:"gate-hidden" help:"hidden width of the gates' MLP"`
-	RoPEScaling string `flag:"rope-scaling" help:"scaling of the rotary embedding for texts longer than the model knows: linear:FACTOR or llama3:FACTOR; empty: none"`
+	RoPEScaling string `flag:"rope-scaling" help:"of the rotary embedding, for longer texts: linear:FACTOR or llama3:FACTOR"`
 
 	AlignSteps  int     `flag:"align-steps" help:"steps of each phase that aligns sparse layers with dense ones; 0: none"`
 	Steps       int     `flag:"steps" help:"steps of each phase that trains on; 0: none"`
@@ -45,13 +45,13 @@ type Options struct {
 	BatchTokens int     `flag:"batch-tokens" help:"tokens of a step: a batch has as many windows as they hold"`
 	AlignLR     float64 `flag:"align-lr" help:"highest learning rate of the alignment"`
 	LR          float64 `flag:"lr" help:"highest learning rate behind it"`
-	LoRA        int     `flag:"lora" help:"rank of updates of the matrices, which alone are trained behind the alignment; 0: all is"`
+	LoRA        int     `flag:"lora" help:"rank of updates of the matrices, which alone train behind it; 0: all train"`
 
 	Lengths   evaluate.Lengths `flag:"lengths" help:"lengths in tokens of the windows to measure the perplexity of"`
 	Windows   int              `flag:"windows" help:"windows of each of -lengths to measure, at most"`
 	Seed      uint64           `flag:"seed" help:"of new weights and of the order of the data"`
 	Device    string           `flag:"device" help:"auto, cpu or cuda:N; auto is the first GPU, or the CPU"`
-	Precision string           `flag:"precision" help:"of the activations: f32, bf16 (on a GPU or a CPU with AVX512_BF16) or fp16 (on a GPU)"`
+	Precision string           `flag:"precision" help:"of the activations: f32, bf16 or fp16, as for examples/train"`
 
 	set *flag.FlagSet // of the command line
 }
