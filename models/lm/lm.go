@@ -80,7 +80,9 @@ const maxConfig = 1 << 20
 
 func readFile(path string) ([]byte, error) { return files.ReadFile(path, maxConfig) }
 
-// Save writes a dense model of the Llama family to a folder that transformers reads. The folder must not have a model.
+// Save writes a model of the Llama family to a folder in the form of transformers, which reads it if its layers are
+// dense. A model with sparse ones has a model_type of its own, and a README.md that says so, unless the folder has one.
+// The folder must not have a model. CopyTokenizer adds the tokenizer.
 func Save(w *tinylm.Weights, folder string, layout pretrained.Layout) (err error) {
 	defer func() { err = fault.In("lm", folder, quote.Error(err)) }()
 	if w == nil {
@@ -90,6 +92,9 @@ func Save(w *tinylm.Weights, folder string, layout pretrained.Layout) (err error
 	h, err := hubConfigOf(c)
 	if err != nil {
 		return err
+	}
+	if c.Align {
+		return errors.New("the model has the dense layers of an alignment: save that of Aligned")
 	}
 	if err := w.Download(); err != nil {
 		return err
@@ -109,9 +114,19 @@ func Save(w *tinylm.Weights, folder string, layout pretrained.Layout) (err error
 	if err := pretrained.Write(folder, transformersTensors(w), layout); err != nil {
 		return err
 	}
+	if card := filepath.Join(folder, cardFile); h.NSA != nil && !exists(card) {
+		if err := files.Write(card, []byte(modelCard(c))); err != nil {
+			return err
+		}
+	}
 	text, err := json.MarshalIndent(h, "", "  ")
 	if err != nil {
 		return err
 	}
 	return files.Write(filepath.Join(folder, configFile), append(text, '\n'))
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }

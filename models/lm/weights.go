@@ -81,7 +81,7 @@ func transformersTensors(w *tinylm.Weights) map[string]*tensor.Dense {
 	return out
 }
 
-// toTransformers returns v, whose rows are those of a parameter, in the order of transformers. fromTransformers is its
+// toTransformers returns v, whose rows are those of a parameter, with rows or columns in the order of transformers. fromTransformers is its
 // inverse.
 func toTransformers(param string, v *tensor.Dense, c tinylm.Config) *tensor.Dense {
 	return moveRows(param, v, c, true)
@@ -92,10 +92,15 @@ func fromTransformers(param string, v *tensor.Dense, c tinylm.Config) *tensor.De
 }
 
 func moveRows(param string, v *tensor.Dense, c tinylm.Config, toHalves bool) *tensor.Dense {
-	if !isRotated(param) {
+	rows, columns := isRotated(param)
+	if !rows && !columns {
 		return v
 	}
+	width := v.Size() / v.Shape()[0]
+	if columns { // a column is a row of one number
+		width = 1
+	}
 	moved := tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(v.Shape()...))
-	moveHeads(moved.Float32s(), v.Float32s(), v.Size()/v.Shape()[0], c.KeyDim, toHalves)
+	moveHeads(moved.Float32s(), v.Float32s(), width, c.KeyDim, toHalves)
 	return moved
 }
