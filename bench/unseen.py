@@ -4,8 +4,9 @@ before the crawls of The Stack v2) has not.
 
     python3 bench/unseen.py FOLDER
 
-writes FOLDER/unseen with these files and FOLDER/seen with the rest of Go 1.26's source, both without testdata. Vendored
-and generated files, those above 100 KB, and files of whose longer lines Go 1.21 has a tenth somewhere are in neither.
+writes FOLDER/unseen with these files and FOLDER/seen with the rest of Go 1.26's source, both without testdata. All files
+of a package are one text, so that texts are long and refer to what is far behind. Vendored and generated files, those
+above 100 KB, and files of whose longer lines Go 1.21 has a tenth somewhere are in neither.
 """
 import os, re, shutil, subprocess, sys
 
@@ -36,10 +37,11 @@ def main(out):
         fresh = path not in old and len(lines) > 10 and sum(line in known for line in lines) < len(lines) / 10
         if generated or path not in old and not fresh:
             continue
-        to = os.path.join(out, "unseen" if fresh else "seen", path)
+        folder, name = os.path.split(path)
+        to = os.path.join(out, "unseen" if fresh else "seen", folder.replace("/", "_") + ".txt")
         os.makedirs(os.path.dirname(to), exist_ok=True)
-        with open(to, "w", encoding="utf-8") as f:
-            f.write(text)
+        with open(to, "a", encoding="utf-8") as f:
+            f.write(f"// {name}\n\n{text}\n")
 
 
 if __name__ == "__main__":
