@@ -37,8 +37,11 @@ const (
 // must be in host memory and without low-rank updates.
 func WithNSA(w *tinylm.Weights, s Sparse) (_ *tinylm.Weights, err error) {
 	defer fault.Name(&err, "lm", "nsa")
-	if w == nil || len(w.Tensors) == 0 {
+	if w == nil {
 		return nil, errNoWeights
+	}
+	if err := w.Load(); err != nil {
+		return nil, err
 	}
 	c := w.Config.WithDefaults()
 	if c.Attention != tinylm.Dense || c.LoRA != 0 || c.Align {

@@ -213,7 +213,7 @@ func (d *Decoder) newCaches() (err error) {
 	var caches []spec.Arg
 	bytes, align := 0, d.backend.Device().Alignment
 	for _, sizes := range d.cacheSizes {
-		cache := spec.Operand{Dtype: d.weights.Tensors["norm.weight"].Dtype(), Shape: tensor.Shape{sizes.Elements()}}
+		cache := spec.Operand{Dtype: d.weights.dtype(), Shape: tensor.Shape{sizes.Elements()}}
 		caches, d.cacheAt = append(caches, spec.Arg{Operand: cache, Buf: new(cpu.Buf)}), append(d.cacheAt, bytes)
 		bytes += (cache.Bytes() + align - 1) / align * align
 	}

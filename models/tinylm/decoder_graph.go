@@ -29,8 +29,7 @@ type decoderGraph struct {
 func (d *Decoder) newGraph(batch, seq, width int, build func(*decoderGraph, *nn.Builder, *G.Node,
 	[]nn.Cache) *G.Node) (*decoderGraph, error) {
 	g := &decoderGraph{graph: G.NewGraph()}
-	b := nn.NewBuilder(g.graph, d.weights.Config.WithDefaults().LearnableParams(), nn.Values(d.weights.Tensors))
-	dt := d.weights.Tensors["norm.weight"].Dtype()
+	b, dt := d.weights.builder(g.graph), d.weights.dtype()
 	var tokens, pages *G.Node
 	g.tokens, tokens = newInput(g.graph, "tokens", batch, seq)
 	g.pages, pages = newInput(g.graph, "page table", batch, width)

@@ -62,7 +62,10 @@ func NewModel(w *Weights, batch, seq int, opts ...ModelOption) (m *Model, err er
 	}
 	m = &Model{weights: w, batch: batch, seq: seq, graph: G.NewGraph()}
 	c := w.Config.WithDefaults()
-	if err := m.build(c, nn.NewBuilder(m.graph, c.LearnableParams(), nn.Values(w.Tensors)), o); err != nil {
+	if err := w.load(); err != nil {
+		return nil, err
+	}
+	if err := m.build(c, w.builder(m.graph), o); err != nil {
 		return nil, err
 	}
 	if w.resident != nil {

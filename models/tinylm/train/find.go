@@ -171,7 +171,7 @@ func (m *SavedModel) Warnings() (list []string) {
 // load reads the weights. If their file has gone away, it finds the model again.
 func (m *SavedModel) load() (w *tinylm.Weights, err error) {
 	if m.foreign {
-		return lm.ReadWeights(m.WeightsFile)
+		return lm.OpenWeights(m.WeightsFile)
 	}
 	err = m.retry(func() error {
 		if w, err = tinylm.LoadWeights(m.WeightsFile); !errors.Is(err, fs.ErrNotExist) {

@@ -49,7 +49,7 @@ type Options struct {
 	GateHidden  int     `yaml:"gate-hidden" fixed:"true" help:"hidden width of the gates' MLP"`
 	Family      string  `yaml:"family" fixed:"true" help:"JSON of what TinyLM has not; -init sets it"`
 	Init        string  `yaml:"init" fixed:"true" help:"weights and sizes to begin with: what -model of generate takes"`
-	Align       bool    `yaml:"align" fixed:"true" help:"train only layers that are not dense, each to the outputs of the dense layer of -init in its place"`
+	Align       bool    `yaml:"align" fixed:"true" help:"train sparse layers alone, to the outputs of those of -init"`
 	LoRA        int     `yaml:"lora" fixed:"true" help:"rank of updates of the matrices, which alone are trained; 0: all is"`
 	Seed        uint64  `yaml:"seed" fixed:"true" help:"seed of weights, order of the data and sample"`
 	Batch       int     `yaml:"batch" fixed:"true" help:"sequences that run at once"`
