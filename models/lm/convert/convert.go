@@ -232,7 +232,7 @@ func (c *conversion) arguments(p Phase, path string) []string {
 }
 
 // write makes a folder of what change makes of the weights of the model at path, unless it is there.
-func (c *conversion) write(name, path string, change func(*tinylm.Weights) (*tinylm.Weights, error)) error {
+func (c *conversion) write(name, path string, change func(*tinylm.Weights) (*tinylm.Weights, error)) (err error) {
 	folder, part := c.file(name), c.file("."+name)
 	if exists(folder) {
 		return nil
@@ -245,11 +245,13 @@ func (c *conversion) write(name, path string, change func(*tinylm.Weights) (*tin
 		return err
 	}
 	w, _, err := found.Open(c.tokenizer)
-	if err == nil {
-		w, err = change(w)
+	if err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, w.Free()) }()
+	changed, err := change(w)
 	if err == nil {
-		err = lm.Save(w, part, pretrained.Layout{})
+		err = lm.Save(changed, part, pretrained.Layout{})
 	}
 	if err == nil {
 		err = lm.CopyTokenizer(c.tokenizer, part)

@@ -56,9 +56,6 @@ func Open(model, tokenizer, device, precision string, status io.Writer) (_ *Eval
 	for _, text := range found.Warnings() {
 		e.printf("warning: %s\n", text)
 	}
-	if e.Weights, e.Tokenizer, err = found.Open(tokenizer); err != nil {
-		return nil, about, command.Flag("model", model, err)
-	}
 	if e.Backend, err = cuda.Select(device); err != nil {
 		return nil, about, command.UsageError(command.Flag("device", device, err))
 	}
@@ -69,10 +66,13 @@ func Open(model, tokenizer, device, precision string, status io.Writer) (_ *Eval
 	if err := e.Precision.Check(e.Backend.Device()); err != nil {
 		return nil, about, err
 	}
+	if e.Weights, e.Tokenizer, err = found.Open(tokenizer); err != nil {
+		return nil, about, command.Flag("model", model, err)
+	}
+	e.closers.Add(e.Weights.Free)
 	if err := e.Weights.MoveTo(e.Backend); err != nil {
 		return nil, about, err
 	}
-	e.closers.Add(e.Weights.Free)
 	c := e.Weights.Config.WithDefaults()
 	e.printf("%s: %s attention, %.2fM parameters, %s, %v\n", found.WeightsFile, c.Attention, float64(c.Parameters())/1e6,
 		cuda.Describe(e.Backend), e.Precision)
