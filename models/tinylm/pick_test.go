@@ -249,3 +249,22 @@ func BenchmarkPick(b *testing.B) {
 		}
 	}
 }
+
+func BenchmarkPickTop(b *testing.B) {
+	for name, how := range map[string]Sampling{"greedy": {}, "top-k 40": {Temperature: 0.8, TopK: 40},
+		"all": {Temperature: 0.8, TopK: 40, TopP: 0.95, RepetitionPenalty: 1.1}} {
+		b.Run(name, func(b *testing.B) {
+			var p picker
+			r := rand.New(rand.NewPCG(1, 2))
+			logits, seen, ids := testLogits(r, 50257), tokenSet(nil).reset(50257), make([]int32, maxTopTokens)
+			cpu.Top(ids, logits)
+			top := make([]float32, len(ids))
+			for i, id := range ids {
+				top[i] = logits[id]
+			}
+			for b.Loop() {
+				p.pickTop(ids, top, 50257, &how, seen, r.Float64())
+			}
+		})
+	}
+}

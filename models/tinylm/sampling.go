@@ -68,7 +68,12 @@ type picker struct {
 	ids     []int32
 	logits  []float32
 	weights []float32
-	top     []token
+
+	// of pickTop
+	top       []token
+	topIDs    []int32
+	topLogits []float32
+	order     []uint64 // token and bits of the logit
 }
 
 // token is a token with its logit.
@@ -142,35 +147,49 @@ func (p *picker) pickTop(ids []int32, logits []float32, vocab int, sampling *Sam
 	if n == 0 || n > len(ids) || !(logits[0] <= math.MaxFloat32) {
 		return 0, false
 	}
-	p.top = p.top[:0]
-	for i, id := range ids {
-		p.top = append(p.top, token{id, logits[i]})
-	}
 	if sampling.penalises() {
-		for i, t := range p.top {
-			if seen.has(t.id) {
-				p.top[i].logit = penalised(t.logit, sampling.RepetitionPenalty)
-			}
-		}
-		slices.SortFunc(p.top, func(a, b token) int { return cmp.Or(cmp.Compare(b.logit, a.logit), cmp.Compare(a.id, b.id)) })
-		// A penalty of less than 1 raises logits. Other penalties leave the logits of the other tokens at most at the last one.
-		if last := logits[len(logits)-1]; sampling.RepetitionPenalty < 1 || len(ids) < vocab && p.top[n-1].logit <= last {
+		// A penalty of 1 or more leaves the logits of the other tokens at most at the last one.
+		last := logits[len(logits)-1]
+		ids, logits = p.penalise(ids, logits, sampling, seen)
+		if sampling.RepetitionPenalty < 1 || len(ids) < vocab && logits[n-1] <= last {
 			return 0, false
 		}
 	}
-	top := p.top[0].logit
+	top := logits[0]
 	switch {
 	case math.IsInf(float64(top), -1):
 		return 0, false
 	case sampling.Temperature == 0:
-		return p.top[0].id, true
+		return ids[0], true
 	}
-	slices.SortFunc(p.top[:n], func(a, b token) int { return cmp.Compare(a.id, b.id) })
+	p.order = p.order[:0]
+	for i, id := range ids[:n] {
+		p.order = append(p.order, uint64(id)<<32|uint64(math.Float32bits(logits[i])))
+	}
+	slices.Sort(p.order)
 	c := p.room(n)
-	for i, t := range p.top[:n] {
-		c.ids[i], c.logits[i] = t.id, t.logit-top
+	for i, o := range p.order {
+		c.ids[i], c.logits[i] = int32(o>>32), math.Float32frombits(uint32(o))-top
 	}
 	return c.draw(sampling, draw), true
+}
+
+// penalise returns tokens and their logits, changed by the repetition penalty, in the order of cpu.Top.
+func (p *picker) penalise(ids []int32, logits []float32, sampling *Sampling, seen tokenSet) ([]int32, []float32) {
+	p.top = p.top[:0]
+	for i, id := range ids {
+		t := token{id, logits[i]}
+		if seen.has(id) {
+			t.logit = penalised(t.logit, sampling.RepetitionPenalty)
+		}
+		p.top = append(p.top, t)
+	}
+	slices.SortFunc(p.top, func(a, b token) int { return cmp.Or(cmp.Compare(b.logit, a.logit), cmp.Compare(a.id, b.id)) })
+	p.topIDs, p.topLogits = p.topIDs[:0], p.topLogits[:0]
+	for _, t := range p.top {
+		p.topIDs, p.topLogits = append(p.topIDs, t.id), append(p.topLogits, t.logit)
+	}
+	return p.topIDs, p.topLogits
 }
 
 // notFinite returns an error for the first logit that is NaN or +Inf. -Inf is a token that is never chosen.
