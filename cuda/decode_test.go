@@ -14,7 +14,7 @@ import (
 
 // TestDecodeStep: a step of decoding is one replay, in which a layer has few ops. The step copies only its tokens, its
 // rows and the logits, or of many logits the largest ones and their tokens. The launches of linear layers, norms,
-// decoding and top k overlap those before them.
+// decoding, SwiGLU and top k overlap those before them.
 func TestDecodeStep(t *testing.T) {
 	c := tinylm.Base()
 	c.Layers, c.Context = 2, 512
@@ -28,20 +28,21 @@ func TestDecodeStep(t *testing.T) {
 			"linear with add": 2 * c.Layers}},
 		{64, 0, map[string]int{"embedding": 1, "rms norm": 2*c.Layers + 1, "linears": 2 * c.Layers, "decode": c.Layers,
 			"linear with add": 2 * c.Layers, "linear": 1}},
-		{1, 33000, map[string]int{"embedding": 1, "linears": 2*c.Layers + 1, "decode": c.Layers,
+		{1, 33000, map[string]int{"embedding": 1, "linears": 2*c.Layers + 1, "decode": c.Layers, "swiglu": c.Layers,
 			"linear with add": 2 * c.Layers, "top k": 1}},
 		{64, 5000, map[string]int{"embedding": 1, "rms norm": 2*c.Layers + 1, "linears": 2 * c.Layers, "decode": c.Layers,
 			"linear with add": 2 * c.Layers, "linear": 1, "top k": 1}},
 	} {
 		c := c
-		c.Vocab = cmp.Or(x.vocab, c.Vocab)
+		c.Vocab, c.GatedMLP = cmp.Or(x.vocab, c.Vocab), x.ops["swiglu"] > 0
 		b, f := openWith(t, 1<<30)
 		w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
 		require.NoError(t, w.MoveTo(b))
 		d := testutil.Must(tinylm.NewDecoder(w, x.slots, c.Context, tinylm.DecodeOn(b, graph.BF16)))(t)
 		got := map[string]int{}
 		for _, s := range d.Plan().Steps {
-			if got[s.Op]++; s.Op != "cast" && s.Op != "embedding" && s.Op != "rms norm" && s.Op != "decode" && s.Op != "top k" {
+			if got[s.Op]++; s.Op != "cast" && s.Op != "embedding" && s.Op != "rms norm" && s.Op != "decode" && s.Op != "top k" &&
+				s.Op != "swiglu" {
 				require.Equal(t, "cuda few", s.Implementation, "%s of %d slots", s.Op, x.slots)
 			}
 		}
@@ -56,7 +57,7 @@ func TestDecodeStep(t *testing.T) {
 		for range 2 {
 			require.NoError(t, d.Step(next))
 		}
-		require.Equal(t, 5*c.Layers+1+x.ops["rms norm"]+2*x.ops["top k"], f.Overlaps()-overlapping, "%d slots: launches that overlap",
+		require.Equal(t, 5*c.Layers+1+x.ops["rms norm"]+2*x.ops["top k"]+x.ops["swiglu"], f.Overlaps()-overlapping, "%d slots: launches that overlap",
 			x.slots)
 		counted := []string{"LaunchKernelEx", "GraphLaunch", "MemcpyHtoDAsync", "MemcpyDtoHAsync", "MemcpyDtoDAsync",
 			"EventSynchronize", "MemAlloc", "MemHostAlloc"}

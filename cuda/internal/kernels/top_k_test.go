@@ -5,14 +5,18 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 	"github.com/gorgonia-nsa/nsa/ops/spec/vocab"
 )
 
@@ -84,6 +88,51 @@ func TestTopKOnGPU(t *testing.T) {
 	for _, s := range append(topKSizes, [3]int{64, 49152, 64}, [3]int{2, 262144, 64}, [3]int{1, 300001, 64}) {
 		compareTopK(t, openGPU(t), s[0], s[1], s[2])
 	}
+}
+
+// TestTopKOverlapsOnGPU: SwiGLU and top k of its result have the bits of launches one by one in replays whose launches
+// overlap.
+func TestTopKOverlapsOnGPU(t *testing.T) {
+	const rows, n = 64, 9000
+	g := openGPU(t)
+	defer g.reset(t)
+	x := &fixture{t, f32, g, 0, map[kernels.Ptr]buffer{}}
+	gate, up := x.in(f32, testutil.Normal(1, rows*n), rows, n), x.in(f32, testutil.Normal(2, rows*n), rows, n)
+	y, top, ids := x.out(f32, rows, n), x.out(f32, rows, 64), x.place(operand(tensor.Int32, rows, 64), poison(4*rows*64))
+	var calls []*driver.Call
+	add := func(op spec.Spec, in, out []arg) {
+		p := testutil.Must(planOf(g.properties(), "cuda", op, callOf(in, out)))(t)
+		b := bindPlan(t, p, g.put(t, make([]byte, p.WorkBytes())), slices.Concat(in, out)...)
+		for i := range p.Steps {
+			calls = append(calls, g.call(t, &p.Steps[i].Launch, b.arguments[i]))
+		}
+	}
+	add(pointwise.SwiGLU{}, []arg{gate, up}, []arg{y})
+	add(vocab.TopK{K: 64}, []arg{y}, []arg{top, ids})
+	launch := func() {
+		for _, c := range calls {
+			require.NoError(t, g.stream.Launch(c))
+		}
+	}
+	results := func() (all [][]byte) {
+		for _, a := range []arg{y, top, ids} {
+			all = append(all, x.bytes(a))
+			g.copyTo(t, a.at, poison(a.Bytes()))
+		}
+		return all
+	}
+	launch()
+	want := results()
+	require.NoError(t, g.stream.BeginCapture())
+	launch()
+	replay := testutil.Must(g.stream.EndCapture())(t)
+	for round := range 100 {
+		require.NoError(t, g.stream.Replay(replay))
+		if round%10 == 0 {
+			require.Equal(t, want, results(), "replay %d", round)
+		}
+	}
+	require.NoError(t, replay.Close())
 }
 
 // TestTopKTime prints how long the largest 64 logits take. It runs with NSA_TIME and needs a GPU.
