@@ -57,11 +57,12 @@ func TestDecodeStep(t *testing.T) {
 		for range 2 {
 			require.NoError(t, d.Step(next))
 		}
-		require.Equal(t, 5*c.Layers+1+x.ops["rms norm"]+2*x.ops["top k"]+x.ops["swiglu"], f.Overlaps()-overlapping, "%d slots: launches that overlap",
-			x.slots)
+		require.Equal(t, 5*c.Layers+1+x.ops["rms norm"]+2*x.ops["top k"]+x.ops["swiglu"], f.Overlaps()-overlapping,
+			"%d slots: launches that overlap", x.slots)
 		counted := []string{"LaunchKernelEx", "GraphLaunch", "MemcpyHtoDAsync", "MemcpyDtoHAsync", "MemcpyDtoDAsync",
 			"EventSynchronize", "MemAlloc", "MemHostAlloc"}
-		want := map[string]int{"GraphLaunch": 1, "MemcpyHtoDAsync": 2, "MemcpyDtoHAsync": 1 + x.ops["top k"], "EventSynchronize": 1}
+		want := map[string]int{"GraphLaunch": 1, "MemcpyHtoDAsync": 2, "MemcpyDtoHAsync": 1 + x.ops["top k"],
+			"EventSynchronize": 1}
 		require.Equal(t, want, during(f, counted, func() { require.NoError(t, d.Step(next)) }), "%d slots", x.slots)
 		require.NoError(t, d.Close())
 		require.NoError(t, w.Free())

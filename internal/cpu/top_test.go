@@ -13,7 +13,8 @@ import (
 // TestTopMatchesSort: random elements, many of them equal, NaN, infinite or zeros of both signs.
 func TestTopMatchesSort(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	special := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), 0, float32(math.Copysign(0, -1))}
+	inf := float32(math.Inf(1))
+	special := []float32{float32(math.NaN()), inf, -inf, 0, float32(math.Copysign(0, -1))}
 	for range 2000 {
 		x, values := make([]float32, 1+r.IntN(200)), 1+r.IntN(300)
 		want := make([]int32, len(x))

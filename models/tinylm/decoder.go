@@ -250,8 +250,8 @@ func (d *Decoder) Context() int { return d.context }
 func (d *Decoder) Len(slot int) int { return d.sequences[slot].tokens }
 
 // Logits returns the logits [V] of the token that follows the sequence in a slot. They last until its next Prefill,
-// Step or Release, and until Close. After a Step on a device the first call waits for a copy of them. If that fails, the
-// result is nil, and Prefill and Step return the error from then on.
+// Step or Release, and until Close. After a Step on a device the first call may wait for a copy of them. If that fails,
+// the result is nil, and Prefill and Step return the error from then on.
 func (d *Decoder) Logits(slot int) []float32 {
 	if err := d.fetch(slot); err != nil {
 		d.failed = cmp.Or(d.failed, err)

@@ -125,7 +125,8 @@ func TestPickMatchesSort(t *testing.T) {
 func TestTopTokensPickAsAll(t *testing.T) {
 	var all, few picker
 	r := rand.New(rand.NewPCG(3, 2))
-	special := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), -math.MaxFloat32, math.MaxFloat32}
+	inf := float32(math.Inf(1))
+	special := []float32{float32(math.NaN()), inf, -inf, -math.MaxFloat32, math.MaxFloat32}
 	decided := map[bool]int{} // by penalty
 	for range 20000 {
 		vocab := 1 + r.IntN(300)
@@ -143,8 +144,8 @@ func TestTopTokensPickAsAll(t *testing.T) {
 		for range r.IntN(20) {
 			seen.add(int32(r.IntN(vocab)))
 		}
-		how := Sampling{Temperature: []float64{0, 0.3, 1, 2}[r.IntN(4)], TopK: r.IntN(40), TopP: float64(r.IntN(2)) * r.Float64(),
-			RepetitionPenalty: []float64{0, 1, 1.3, 0.7}[r.IntN(4)]}
+		how := Sampling{Temperature: []float64{0, 0.3, 1, 2}[r.IntN(4)], TopK: r.IntN(40),
+			TopP: float64(r.IntN(2)) * r.Float64(), RepetitionPenalty: []float64{0, 1, 1.3, 0.7}[r.IntN(4)]}
 		ids, draw := make([]int32, min(vocab, 1+r.IntN(40))), r.Float64()
 		cpu.Top(ids, logits)
 		var top []float32

@@ -123,8 +123,8 @@ func (p *picker) pick(logits []float32, sampling *Sampling, seen tokenSet, draw 
 // maxHeap is the largest top-k for which the heap of cpu.Top is faster than counting.
 const maxHeap = 1024
 
-// best returns the k tokens with the largest logits, of equal ones those with the lowest ids, in the memory of c. top is
-// the largest logit. logits may be those of c.
+// best returns the k tokens with the largest logits, of equal ones those with the lowest ids, in the memory of c. top
+// is the largest logit. logits may be those of c.
 func best(c candidates, logits []float32, top float32, k int) candidates {
 	ids := c.ids[:k]
 	cpu.Top(ids, logits)
@@ -136,8 +136,8 @@ func best(c candidates, logits []float32, top float32, k int) candidates {
 }
 
 // pickTop chooses the token that pick would choose by the logits of all tokens, if those with the largest logits alone
-// decide it, else ok is false. ids and logits are of these tokens, in the order of cpu.Top: no other of the vocab tokens
-// has a logit above the last of them. pickTop does not change them.
+// decide it, else ok is false. ids and logits are of these tokens, the first of all vocab tokens in the order of
+// cpu.Top. pickTop does not change them.
 func (p *picker) pickTop(ids []int32, logits []float32, vocab int, sampling *Sampling, seen tokenSet,
 	draw float64) (id int32, ok bool) {
 	n := sampling.TopK // the tokens that must be known

@@ -75,7 +75,8 @@ func TestDecoderLogitsOnDevice(t *testing.T) {
 		call()
 		return f.Downloads - before
 	}
-	require.Equal(t, 2, copies(func() { require.NoError(t, device.Step(make([]int32, slots))) }), "largest logits and tokens")
+	step := func() { require.NoError(t, device.Step(make([]int32, slots))) }
+	require.Equal(t, 2, copies(step), "largest logits and their tokens")
 	require.Equal(t, 2, copies(func() { require.NoError(t, device.fetch(0, 1, 3)) }), "adjoining rows at once")
 	require.Zero(t, copies(func() { device.Logits(1) }))
 	require.Equal(t, 1, copies(func() { device.Logits(2) }))

@@ -26,7 +26,7 @@ var topKRows = map[string]func(r *rand.Rand, i, n int) float64{
 	"ties":       func(r *rand.Rand, _, _ int) float64 { return float64(r.IntN(9) - 4) },
 	"ascending":  func(_ *rand.Rand, i, _ int) float64 { return float64(i) },
 	"descending": func(_ *rand.Rand, i, _ int) float64 { return -float64(i) },
-	"strided":    func(_ *rand.Rand, i, _ int) float64 { return -float64(i % 256) }, // the most entrants of the fewest threads
+	"strided":    func(_ *rand.Rand, i, _ int) float64 { return -float64(i % 256) }, // the most finalists
 	"equal":      func(*rand.Rand, int, int) float64 { return -7 },
 	"-Inf":       func(*rand.Rand, int, int) float64 { return math.Inf(-1) },
 	"few numbers": func(r *rand.Rand, i, n int) float64 {

@@ -10,8 +10,8 @@ import (
 )
 
 // TopK is the Spec of the largest logits of each row: logits [...,V] -> top [...,k], ids int32 [...,k], where k is the
-// smaller of K and V. They are in falling order, equal ones by ascending id. NaN comes before all numbers, and -0 equals
-// 0. It has no constructor and no gradient: a decoder uses it to choose tokens.
+// smaller of K and V. They are in falling order, equal ones by ascending id. NaN comes before all numbers, and -0
+// equals 0. It has no constructor and no gradient: a decoder uses it to choose tokens.
 type TopK struct {
 	K int
 }
@@ -20,7 +20,8 @@ func (TopK) Name() string       { return "top k" }
 func (TopK) InputNames() string { return "logits" }
 
 func (op TopK) Infer(in []spec.Operand) ([]spec.Operand, error) {
-	if err := cmp.Or(spec.WantInputs(in, spec.FloatInput("logits", 2).OrMore()), spec.WantPositive("k", op.K)); err != nil {
+	err := cmp.Or(spec.WantInputs(in, spec.FloatInput("logits", 2).OrMore()), spec.WantPositive("k", op.K))
+	if err != nil {
 		return nil, err
 	}
 	top := spec.Operand{Dtype: in[0].Dtype, Shape: in[0].Shape.Clone()}

@@ -14,8 +14,8 @@ type swigluGradParams struct {
 	n                        int64
 }
 
-// maxOverlappingRows is the number of rows up to which SwiGLU overlaps the launch before it. With so few, as in decoding,
-// the launches of linear layers around it do, too.
+// maxOverlappingRows is the number of rows up to which SwiGLU overlaps the launch before it. With so few, as in
+// decoding, the launches of linear layers around it do, too.
 const maxOverlappingRows = 64
 
 func swiGLUEntry() kernels.EntryFor[pointwise.SwiGLU] {
