@@ -10,15 +10,13 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/gorgonia-nsa/nsa/cuda"
-	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/origin"
+	"github.com/gorgonia-nsa/nsa/internal/saved"
 	"github.com/gorgonia-nsa/nsa/internal/terminal"
 	"github.com/gorgonia-nsa/nsa/internal/value"
-	"github.com/gorgonia-nsa/nsa/models/tinylm/train"
 )
 
 // Main runs the program with the arguments of a command line and returns its exit status: 1 after an error, 2 if the
@@ -102,41 +100,22 @@ type run struct {
 
 // open opens the model and the device.
 func (r *run) open(status io.Writer) error {
-	found, err := train.FindModel(r.Model)
-	if err != nil {
-		return command.Flag("model", r.Model, err)
-	}
-	for _, text := range found.Warnings() {
-		terminal.Printf(status, "warning: %s\n", text)
-	}
-	w, t, err := found.Open(r.Tokenizer)
-	if err != nil {
-		return command.Flag("model", r.Model, err)
-	}
-	b, err := cuda.Select(r.Device)
-	if err != nil {
-		return command.UsageError(command.Flag("device", r.Device, err))
-	}
-	r.closers.Add(b.Close)
-	precision, err := graph.ParsePrecision(r.Precision)
+	m, err := saved.Open(r.Model, r.Tokenizer, status)
 	if err != nil {
 		return err
 	}
-	if err := precision.Check(b.Device()); err != nil {
+	r.closers.Add(m.Close)
+	if err := m.MoveTo(r.Device, r.Precision); err != nil {
 		return err
 	}
-	if err := w.MoveTo(b); err != nil {
-		return err
-	}
-	r.closers.Add(w.Free)
-	r.evaluator = Evaluator{Weights: w, Tokenizer: t, Backend: b, Precision: precision, Status: status}
-	c := w.Config.WithDefaults()
+	r.evaluator = Evaluator{Weights: m.Weights, Tokenizer: m.Tokenizer, Backend: m.Backend, Precision: m.Precision,
+		Status: status}
+	c := m.Weights.Config.WithDefaults()
 	r.report = Report{Origin: r.origin(), Model: Model{
-		Path: r.Model, Weights: found.WeightsFile, Attention: string(c.Attention), Parameters: c.Parameters(),
+		Path: r.Model, Weights: m.WeightsFile, Attention: string(c.Attention), Parameters: c.Parameters(),
 		Layers: c.Layers, Vocab: c.Vocab, Context: c.Context,
 	}}
-	terminal.Printf(status, "%s: %s attention, %.2fM parameters, %s, %v\n", found.WeightsFile, c.Attention,
-		float64(c.Parameters())/1e6, cuda.Describe(b), precision)
+	terminal.Printf(status, "%v\n", m)
 	return nil
 }
 
