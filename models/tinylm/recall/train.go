@@ -14,6 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
+	"github.com/gorgonia-nsa/nsa/internal/gather"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
@@ -183,7 +184,7 @@ func (o Options) train(ctx context.Context, task Task, w *tinylm.Weights, report
 			if err != nil {
 				return err
 			}
-			sums, err := gather(o.Group, "losses", sum)
+			sums, err := gather.JSON(o.Group, "losses", sum)
 			if err != nil {
 				return err
 			}
