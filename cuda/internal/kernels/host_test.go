@@ -181,8 +181,8 @@ func TestAttentionOfWideDimsMatchesOracleOnHost(t *testing.T) {
 
 func isWide(D, Dv int) bool { return max(D, Dv) > 128 }
 
-// TestLayersMatchOracleOnHost runs the small cases of all other ops, the arrangements in turn, in float32 and in a type in
-// half precision.
+// TestLayersMatchOracleOnHost runs the small cases of all other ops, the arrangements in turn, in float32 and in a type
+// of half precision.
 func TestLayersMatchOracleOnHost(t *testing.T) {
 	var list []typedCase
 	for i, c := range opcases.Layers() {

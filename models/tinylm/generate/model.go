@@ -82,7 +82,8 @@ func (o *Options) path() (string, error) {
 	path, err := train.FindNewestRun(runsFolder)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = command.UsageError(fmt.Errorf("no -model, and no run in the folder %s: name a run folder, a checkpoint, "+
-			"a .safetensors file, a folder of Hugging Face or a .gguf file, or train a model by go run ./examples/train", runsFolder))
+			"a .safetensors file, a folder of Hugging Face or a .gguf file, or train a model by go run ./examples/train",
+			runsFolder))
 	}
 	return path, err
 }

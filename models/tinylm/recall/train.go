@@ -43,7 +43,7 @@ var errNoBackend = errors.New("recall: no backend")
 
 // Validate returns an error that names the wrong option, or the wrong size of the task.
 func (o Options) Validate(t Task) (err error) {
-	defer func() { err = fault.In("recall", "", err) }()
+	defer fault.Name(&err, "recall", "")
 	if err := t.Validate(); err != nil {
 		return err
 	}
