@@ -14,6 +14,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
+	"github.com/gorgonia-nsa/nsa/models/lm"
+	"github.com/gorgonia-nsa/nsa/models/lm/convert"
 	"github.com/gorgonia-nsa/nsa/models/lm/evaluate"
 	"github.com/gorgonia-nsa/nsa/models/lm/gguf"
 	"github.com/gorgonia-nsa/nsa/models/lm/pretrained"
@@ -55,7 +57,9 @@ func TestZeroValues(t *testing.T) {
 			return err
 		}},
 		{safetensors.Decode, safetensors.Open, safetensors.Read, safetensors.File{}, &safetensors.Reader{}},
-		{evaluate.Parse, evaluate.ReadQuestions, evaluate.Run, &evaluate.Evaluator{}, (*evaluate.Evaluator)(nil), &evaluate.Options{},
+		{convert.Defaults, convert.Parse, convert.Run, &convert.Options{}},
+		{lm.CheckSave, lm.CopyTokenizer, lm.ReadWeights, lm.Save, lm.WithNSA},
+		{evaluate.Open, evaluate.Parse, evaluate.ReadQuestions, evaluate.Run, &evaluate.Evaluator{}, (*evaluate.Evaluator)(nil), &evaluate.Options{},
 			&evaluate.Report{}},
 		{gguf.Open, &gguf.File{}},
 		{pretrained.Open, pretrained.Write, &pretrained.Folder{}},

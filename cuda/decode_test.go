@@ -1,6 +1,7 @@
 package cuda_test
 
 import (
+	"cmp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,28 +13,36 @@ import (
 )
 
 // TestDecodeStep: a step of decoding is one replay, in which a layer has few ops. The step copies only its tokens, its
-// rows and the logits. The launches of linear layers, norms and decoding overlap those before them.
+// rows and the logits, or of many logits the largest ones and their tokens. The launches of linear layers, norms,
+// decoding, SwiGLU and top k overlap those before them.
 func TestDecodeStep(t *testing.T) {
 	c := tinylm.Base()
 	c.Layers, c.Context = 2, 512
 	for _, x := range []struct {
-		slots int
-		ops   map[string]int
+		slots, vocab int // 0: the usual one
+		ops          map[string]int
 	}{
-		{1, map[string]int{"embedding": 1, "linears": 2*c.Layers + 1, "decode": c.Layers,
+		{1, 0, map[string]int{"embedding": 1, "linears": 2*c.Layers + 1, "decode": c.Layers,
 			"linear with add": 2 * c.Layers}},
-		{16, map[string]int{"embedding": 1, "linears": 2*c.Layers + 1, "decode": c.Layers,
+		{16, 0, map[string]int{"embedding": 1, "linears": 2*c.Layers + 1, "decode": c.Layers,
 			"linear with add": 2 * c.Layers}},
-		{64, map[string]int{"embedding": 1, "rms norm": 2*c.Layers + 1, "linears": 2 * c.Layers, "decode": c.Layers,
+		{64, 0, map[string]int{"embedding": 1, "rms norm": 2*c.Layers + 1, "linears": 2 * c.Layers, "decode": c.Layers,
 			"linear with add": 2 * c.Layers, "linear": 1}},
+		{1, 33000, map[string]int{"embedding": 1, "linears": 2*c.Layers + 1, "decode": c.Layers, "swiglu": c.Layers,
+			"linear with add": 2 * c.Layers, "top k": 1}},
+		{64, 5000, map[string]int{"embedding": 1, "rms norm": 2*c.Layers + 1, "linears": 2 * c.Layers, "decode": c.Layers,
+			"linear with add": 2 * c.Layers, "linear": 1, "top k": 1}},
 	} {
+		c := c
+		c.Vocab, c.GatedMLP = cmp.Or(x.vocab, c.Vocab), x.ops["swiglu"] > 0
 		b, f := openWith(t, 1<<30)
 		w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
 		require.NoError(t, w.MoveTo(b))
 		d := testutil.Must(tinylm.NewDecoder(w, x.slots, c.Context, tinylm.DecodeOn(b, graph.BF16)))(t)
 		got := map[string]int{}
 		for _, s := range d.Plan().Steps {
-			if got[s.Op]++; s.Op != "cast" && s.Op != "embedding" && s.Op != "rms norm" && s.Op != "decode" {
+			if got[s.Op]++; s.Op != "cast" && s.Op != "embedding" && s.Op != "rms norm" && s.Op != "decode" && s.Op != "top k" &&
+				s.Op != "swiglu" {
 				require.Equal(t, "cuda few", s.Implementation, "%s of %d slots", s.Op, x.slots)
 			}
 		}
@@ -48,11 +57,12 @@ func TestDecodeStep(t *testing.T) {
 		for range 2 {
 			require.NoError(t, d.Step(next))
 		}
-		require.Equal(t, 5*c.Layers+1+x.ops["rms norm"], f.Overlaps()-overlapping, "%d slots: launches that overlap",
-			x.slots)
+		require.Equal(t, 5*c.Layers+1+x.ops["rms norm"]+2*x.ops["top k"]+x.ops["swiglu"], f.Overlaps()-overlapping,
+			"%d slots: launches that overlap", x.slots)
 		counted := []string{"LaunchKernelEx", "GraphLaunch", "MemcpyHtoDAsync", "MemcpyDtoHAsync", "MemcpyDtoDAsync",
 			"EventSynchronize", "MemAlloc", "MemHostAlloc"}
-		want := map[string]int{"GraphLaunch": 1, "MemcpyHtoDAsync": 2, "MemcpyDtoHAsync": 1, "EventSynchronize": 1}
+		want := map[string]int{"GraphLaunch": 1, "MemcpyHtoDAsync": 2, "MemcpyDtoHAsync": 1 + x.ops["top k"],
+			"EventSynchronize": 1}
 		require.Equal(t, want, during(f, counted, func() { require.NoError(t, d.Step(next)) }), "%d slots", x.slots)
 		require.NoError(t, d.Close())
 		require.NoError(t, w.Free())

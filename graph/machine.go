@@ -56,6 +56,7 @@ type Machine struct {
 	works       []*cpu.Buf // by step: its work memory
 	state       []state    // by planValue.id
 	cell        cpu.Buf    // points at a host value while its numbers are checked
+	fetched     cpu.Buf    // points at the elements of the last Fetch
 
 	// ops on the host
 	hostMem hostMemory

@@ -80,20 +80,71 @@ func NewResident(b Backend, host []G.Value) (*Resident, error) {
 	return nil, errors.Join(err, r.Close())
 }
 
-func (r *Resident) place(b Backend) (err error) {
+// ReadResident makes tensors of type dt in the memory of b, which is not the host's, and copies what read returns for each
+// of them. In host memory there is one at a time; Download makes the others. Close it as that of NewResident.
+func ReadResident(b Backend, dt tensor.Dtype, shapes []tensor.Shape, read func(i int) (*tensor.Dense, error)) (_ *Resident, err error) {
+	defer fault.Name(&err, "graph", "resident values")
+	switch {
+	case value.IsNil(b) || b.Device().Host:
+		return nil, errors.New("no backend with memory of its own")
+	case read == nil:
+		return nil, errors.New("no function that reads them")
+	}
+	r := &Resident{host: make([]G.Value, len(shapes)), backend: b}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.Close())
+		}
+	}()
+	for i, s := range shapes {
+		if err := r.add(dt, s); err != nil {
+			return nil, fmt.Errorf("value %d %w", i, err)
+		}
+	}
+	if err := r.alloc(b); err != nil {
+		return nil, err
+	}
+	for i, a := range r.args {
+		v, err := read(i)
+		if err == nil && (v == nil || v.Dtype() != dt || !v.Shape().Eq(shapes[i])) {
+			err = fmt.Errorf("value %d was read as %v, want %v of shape %v", i, v, dt, shapes[i])
+		}
+		if err == nil {
+			err = errors.Join(r.stream.Upload(a, v), r.stream.Synchronize())
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// add adds the operand of a value.
+func (r *Resident) add(dt tensor.Dtype, shape tensor.Shape) error {
+	if shape.TotalSize() == 0 {
+		return fmt.Errorf("has no elements: its shape is %v", shape)
+	}
+	r.args = append(r.args, spec.Arg{Operand: spec.Operand{Dtype: dt, Shape: shape.Clone()}, Buf: new(cpu.Buf)})
+	return nil
+}
+
+func (r *Resident) place(b Backend) error {
 	for i, v := range r.host {
 		if isRemote(v) {
 			return fmt.Errorf("value %d, %v, is on a device already", i, v)
 		}
-		if v.Shape().TotalSize() == 0 {
-			return fmt.Errorf("value %d has no elements: its shape is %v", i, v.Shape())
+		if err := r.add(v.Dtype(), v.Shape()); err != nil {
+			return fmt.Errorf("value %d %w", i, err)
 		}
 		if j := slices.IndexFunc(r.host[:i], func(o G.Value) bool { return o.Uintptr() == v.Uintptr() }); j >= 0 {
 			return fmt.Errorf("values %d and %d share memory: on the device each would have its own", j, i)
 		}
-		a := spec.Arg{Operand: spec.Operand{Dtype: v.Dtype(), Shape: v.Shape().Clone()}, Buf: new(cpu.Buf)}
-		r.args = append(r.args, a)
 	}
+	return r.alloc(b)
+}
+
+// alloc allocates the memory of the operands.
+func (r *Resident) alloc(b Backend) (err error) {
 	if r.memory, err = allocArgs(b, r.args); err != nil {
 		return err
 	}
@@ -163,11 +214,34 @@ func (r *Resident) Backend() Backend {
 // Upload copies the host values to the device again, after the work under way there. Then call Refresh of machines with
 // half-precision copies.
 func (r *Resident) Upload() error {
+	if r != nil && slices.Contains(r.host, nil) {
+		return errors.New("graph: resident values: upload: there are no host values before the first Download")
+	}
 	return r.copyAll("upload", Stream.Upload)
+}
+
+// HostValues returns the host values, nil for those of ReadResident before the first Download.
+func (r *Resident) HostValues() []G.Value {
+	if r == nil {
+		return nil
+	}
+	return r.host
 }
 
 // Download copies the device's values to the host values, after the work under way there.
 func (r *Resident) Download() error {
+	if r != nil && !r.closed && slices.Contains(r.host, nil) {
+		total := 0
+		for _, a := range r.args {
+			total += a.Operand.Bytes()
+		}
+		if err := memory.CheckTotal(total); err != nil {
+			return fmt.Errorf("graph: resident values: download: %w", err)
+		}
+		for i, a := range r.args {
+			r.host[i] = tensor.New(tensor.Of(a.Dtype), tensor.WithShape(a.Shape.Clone()...))
+		}
+	}
 	return r.copyAll("download", func(s Stream, device spec.Arg, host G.Value) error { return s.Download(host, device) })
 }
 

@@ -127,6 +127,7 @@ func TestSwiGLU(t *testing.T)              { testOp[pointwise.SwiGLU](t) }
 func TestSigmoid(t *testing.T)             { testOp[pointwise.Sigmoid](t) }
 func TestSlidingWindow(t *testing.T)       { testOp[attention.SlidingWindow](t) } // and CausalAttention
 func TestSoftmax(t *testing.T)             { testOp[norm.Softmax](t) }
+func TestTopK(t *testing.T)                { testOp[vocab.TopK](t) }
 
 // TestEveryCaseHasATest: every Spec with cases has a test above.
 func TestEveryCaseHasATest(t *testing.T) {

@@ -95,6 +95,9 @@ func TestOpErrors(t *testing.T) {
 		{apply(pointwise.Sigmoid{}, ids(3)), "sigmoid: x is int32, want float32 or float64"},
 		{apply(norm.Softmax{}, f()), "softmax: x is a scalar, want a last axis"},
 
+		{apply(vocab.TopK{K: 1}, f(3)), "top k: logits has rank 1 (3), want rank 2 or more"},
+		{apply(vocab.TopK{}, f(2, 3)), "top k: k is 0, want at least 1"},
+
 		{add(f(2, 3), f(3, 2)), "add: x 1 has shape (3, 2), want (2, 3)"},
 		{add(f(3), f(3, 1)), "add: x 1 has shape (3, 1), want (3)"},
 		{add(f(2), f32(2)), "add: x 1 is float32, the inputs before it are float64"},

@@ -17,7 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/files"
@@ -121,10 +121,11 @@ func run(args []string, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	model, err := saved.Open(o.model, o.tokenizer, out)
+	model, err := saved.Open(o.model, o.tokenizer, o.device, graph.F32.String(), out)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, model.Close()) }()
 	if n := model.Weights.Config.Layers; o.layer >= n {
 		return command.UsageError(fmt.Errorf("-layer is %d, the model has 0 to %d", o.layer, n-1))
 	}
@@ -135,12 +136,7 @@ func run(args []string, out io.Writer) (err error) {
 	if o.tokens == 0 {
 		o.tokens = model.Weights.Config.Context
 	}
-	b, err := cuda.Select(o.device)
-	if err != nil {
-		return command.UsageError(command.Flag("device", o.device, err))
-	}
-	defer func() { err = errors.Join(err, b.Close()) }()
-	about := inspect.Options{Title: "TinyLM of " + filepath.ToSlash(o.model), Vocabulary: model.Tokenizer, Backend: b}
+	about := inspect.Options{Title: "TinyLM of " + filepath.ToSlash(o.model), Vocabulary: model.Tokenizer, Backend: model.Backend}
 	r, err := inspect.Inspect(model.Weights, tokens[:min(len(tokens), o.tokens)], about)
 	if errors.Is(err, memory.ErrTooMuch) {
 		err = fmt.Errorf("%w: reduce -tokens, to less than the context of the model", err)

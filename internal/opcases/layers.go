@@ -1,6 +1,7 @@
 package opcases
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -13,13 +14,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
 	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
+	"github.com/gorgonia-nsa/nsa/ops/spec/vocab"
 )
 
 // Layers returns the cases of all ops except attention. Dims are one, odd, and around the boundaries of blocks and
 // vectors. At least one case of each op is so large that several workers share it.
 func Layers() []Case {
 	return slices.Concat(activations(), adds(), repeats(), linears(), linearGroups(), linearsWithNeighbours(), ropes(), norms(),
-		embeddings(), losses(), compressions(), gatedSums())
+		embeddings(), losses(), largestLogits(), compressions(), gatedSums())
 }
 
 func named(name string, a any) string { return fmt.Sprintf("%s %v", name, a) }
@@ -227,6 +229,28 @@ func losses() (list []Case) {
 					d.Data[i] *= dy.Data[0]
 				}
 				return results(d, nil)
+			}})
+	}
+	return list
+}
+
+// largestLogits compares the logits that TopK finds. Their tokens are compared by tests of the kernels.
+func largestLogits() (list []Case) {
+	for _, c := range []struct {
+		rows []int
+		V, K int
+	}{{[]int{1}, 1, 3}, {[]int{2, 1}, 7, 7}, {[]int{5, 3}, 61, 8}, {[]int{2}, 300, 64}, {[]int{3, 1}, 5000, 64}} {
+		shape := append(slices.Clone(c.rows), c.V)
+		list = append(list, Case{Name: named("top k", c), Inputs: []Array{Normal("logits", 1, shape...)},
+			Cost: costOf(total(shape)), Build: apply(vocab.TopK{K: c.K}),
+			Outputs: func(in tensors) tensors {
+				top := ref.New(append(slices.Clone(c.rows), min(c.K, c.V))...)
+				for i := range total(c.rows) {
+					row := slices.Clone(in[0].Data[i*c.V:][:c.V])
+					slices.SortFunc(row, func(a, b float64) int { return cmp.Compare(b, a) })
+					copy(top.Data[i*top.Last():][:top.Last()], row)
+				}
+				return results(top, nil)
 			}})
 	}
 	return list

@@ -93,6 +93,9 @@ func (c curve) add(to plotter.XYs, step int, y float64) plotter.XYs {
 }
 
 func (c curve) draw(rows []row, o Options) ([]byte, error) {
+	if c.heldOut && o.RelativeError {
+		c.label = "relative error"
+	}
 	p := plots.New(o.Title, "step", c.label)
 	p.X.Padding, p.Y.Padding = 0, 0
 	plots.Legend(p, !c.zero, false) // lines of an axis from 0 leave room at the bottom

@@ -60,8 +60,10 @@ func (l *Log) HeldOut(step int, loss float64) error {
 		l.rows = append(l.rows, row{Step: Step{Number: step, Time: now}, onlyHeldOut: true})
 	}
 	l.rows[len(l.rows)-1].heldOut = loss
-	fields := map[string]any{"loss": loss, "perplexity": math.Exp(loss)}
-	scalars := map[string]float64{"loss/held_out": loss, "loss/held_out_perplexity": math.Exp(loss)}
+	fields, scalars := map[string]any{"loss": loss}, map[string]float64{"loss/held_out": loss}
+	if !l.options.RelativeError {
+		fields["perplexity"], scalars["loss/held_out_perplexity"] = math.Exp(loss), math.Exp(loss)
+	}
 	if b := l.options.BytesPerToken; b > 0 {
 		bits := bitsPerByte(loss, b)
 		fields["bits_per_byte"], scalars["loss/held_out_bits_per_byte"] = bits, bits
@@ -148,7 +150,7 @@ func (l *Log) flush() error {
 // Save rewrites the table and syncs the appended files.
 func (l *Log) Save() error {
 	return errors.Join(l.flush(), l.events.sync(), l.tensorboard.sync(), l.write(StepsFile,
-		table(l.rows, l.options.BytesPerToken)))
+		table(l.rows, l.options)))
 }
 
 // Draw redraws the curves.

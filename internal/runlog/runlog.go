@@ -48,6 +48,7 @@ type Step struct {
 type Options struct {
 	Title         string  // of the plots
 	BytesPerToken float64 // of the held-out data, for bits a byte; 0: unknown
+	RelativeError bool    // losses are relative errors, not nats, and have no perplexity
 
 	// Guard, if not nil, is called before each write to the folder. If it returns an error, nothing is written, as if the
 	// write had failed.

@@ -96,11 +96,11 @@ func TestTableIsItsOwnInverse(t *testing.T) {
 		rows = append(rows, r)
 	}
 	for _, bytesPerToken := range []float64{0, 1, 3.7} {
-		text := table(rows, bytesPerToken)
+		text := table(rows, Options{BytesPerToken: bytesPerToken})
 		again := testutil.Must(parseTable(text))(t)
 		require.Len(t, again, len(rows))
 		want := strings.Split(string(text), "\n")
-		for i, line := range strings.Split(string(table(again, bytesPerToken)), "\n") {
+		for i, line := range strings.Split(string(table(again, Options{BytesPerToken: bytesPerToken})), "\n") {
 			require.Equal(t, want[i], line)
 		}
 	}
@@ -347,15 +347,15 @@ func TestRepairLargeFiles(t *testing.T) {
 // FuzzTable: what is read of a table, damaged or not, is the same when it is written and read again.
 func FuzzTable(f *testing.F) {
 	rows := realistic(20, 5)
-	f.Add(table(rows, 1))
-	f.Add(append(table(rows, 0), "21,cut"...))
+	f.Add(table(rows, Options{BytesPerToken: 1}))
+	f.Add(append(table(rows, Options{BytesPerToken: 0}), "21,cut"...))
 	f.Add([]byte(columns + "\n-1,2026-11-23T12:00:01.000Z,1,NaN,-Inf,1e308,0x1p-1074,1e400,,\n"))
 	f.Add([]byte(columns + "\r\n9223372036854775807,0001-01-01T00:00:00.000Z,,,,,,\"1e308\",,\r\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		rows, _ := parseTable(text)
-		written := table(rows, 1)
+		written := table(rows, Options{BytesPerToken: 1})
 		again, err := parseTable(written)
 		require.NoError(t, err)
-		require.Equal(t, string(written), string(table(again, 1)))
+		require.Equal(t, string(written), string(table(again, Options{BytesPerToken: 1})))
 	})
 }

@@ -33,7 +33,7 @@ type row struct {
 }
 
 // table returns the rows as CSV. A field is empty if its number is not known.
-func table(rows []row, bytesPerToken float64) []byte {
+func table(rows []row, o Options) []byte {
 	b := append(make([]byte, 0, 100*(len(rows)+1)), columns+"\n"...)
 	number := func(v float64) { b = strconv.AppendFloat(append(b, ','), v, 'g', digits, 64) }
 	for _, r := range rows {
@@ -54,12 +54,12 @@ func table(rows []row, bytesPerToken float64) []byte {
 		}
 		number(r.heldOut)
 		loss := rounded(r.heldOut) // so that a table that was read is written with the same bytes
-		if bytesPerToken > 0 {
-			number(bitsPerByte(loss, bytesPerToken))
-		} else {
-			b = append(b, ',')
+		if b = append(b, ','); o.BytesPerToken > 0 {
+			b = strconv.AppendFloat(b, bitsPerByte(loss, o.BytesPerToken), 'g', digits, 64)
 		}
-		number(math.Exp(loss))
+		if b = append(b, ','); !o.RelativeError {
+			b = strconv.AppendFloat(b, math.Exp(loss), 'g', digits, 64)
+		}
 		b = append(b, '\n')
 	}
 	return b

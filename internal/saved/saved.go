@@ -2,6 +2,7 @@
 package saved
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -14,48 +15,49 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm/train"
 )
 
-// Model is a model in memory. MoveTo sets Backend and Precision.
+// Model is an open model and the device for it. Close frees both.
 type Model struct {
 	*train.SavedModel
-	Weights   *tinylm.Weights
+	Weights   *tinylm.Weights // not yet moved to Backend
 	Tokenizer *tokenizer.Tokenizer
 	Backend   graph.Backend
 	Precision graph.Precision
 	command.Closers
 }
 
-// Open opens the model at path, the value of -model, with the tokenizer of -tokenizer or, if that is empty, its own. It
-// writes warnings to status.
-func Open(path, tokenizerPath string, status io.Writer) (*Model, error) {
-	found, err := train.FindModel(path)
-	if err != nil {
+// Open opens the model at path, the value of -model, with the tokenizer of -tokenizer or, if that is empty, its own, and
+// the device of -device, which must have the precision of -precision. It writes warnings to status.
+func Open(path, tokenizerPath, device, precision string, status io.Writer) (_ *Model, err error) {
+	m := &Model{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.Close())
+		}
+	}()
+	if m.SavedModel, err = train.FindModel(path); err != nil {
 		return nil, command.Flag("model", path, err)
 	}
-	for _, text := range found.Warnings() {
+	for _, text := range m.Warnings() {
 		terminal.Printf(status, "warning: %s\n", text)
 	}
-	w, t, err := found.Open(tokenizerPath)
-	return &Model{SavedModel: found, Weights: w, Tokenizer: t}, command.Flag("model", path, err)
-}
-
-// MoveTo moves the model to the device of -device, which must have the precision of -precision. Close frees both, also
-// after an error.
-func (m *Model) MoveTo(device, precision string) (err error) {
 	if m.Backend, err = cuda.Select(device); err != nil {
-		return command.UsageError(command.Flag("device", device, err))
+		return nil, command.UsageError(command.Flag("device", device, err))
 	}
 	m.Add(m.Backend.Close)
-	if m.Precision, err = graph.ParsePrecision(precision); err == nil {
-		err = m.Precision.Check(m.Backend.Device())
+	if m.Precision, err = graph.ParsePrecision(precision); err != nil {
+		return nil, err
 	}
-	if err != nil {
-		return err
+	if err := m.Precision.Check(m.Backend.Device()); err != nil {
+		return nil, err
+	}
+	if m.Weights, m.Tokenizer, err = m.SavedModel.Open(tokenizerPath); err != nil {
+		return nil, command.Flag("model", path, err)
 	}
 	m.Add(m.Weights.Free)
-	return m.Weights.MoveTo(m.Backend)
+	return m, nil
 }
 
-// String describes the model on its device in a line.
+// String describes the model and its device in a line.
 func (m *Model) String() string {
 	c := m.Weights.Config.WithDefaults()
 	return fmt.Sprintf("%s: %s attention, %.2fM parameters, %s, %v", m.WeightsFile, c.Attention,

@@ -53,7 +53,7 @@ func SaveAdapter(w *tinylm.Weights, folder string) (err error) {
 		return errNoWeights
 	}
 	c := w.Config.WithDefaults()
-	if err := checkFamily(c); err != nil {
+	if err := checkDense(c); err != nil {
 		return err
 	}
 	if c.LoRA == 0 {
@@ -94,7 +94,7 @@ func ReadAdapter(w *tinylm.Weights, folder string) (_ *tinylm.Weights, err error
 	if w == nil {
 		return nil, errNoWeights
 	}
-	if err := checkFamily(w.Config.WithDefaults()); err != nil {
+	if err := checkDense(w.Config.WithDefaults()); err != nil {
 		return nil, err
 	}
 	text, err := readFile(filepath.Join(folder, adapterConfig))

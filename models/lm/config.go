@@ -12,6 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 // hubConfig is what config.json of a Hugging Face folder says of a Llama-like model. Fields that are nil when absent
@@ -42,6 +43,39 @@ type hubConfig struct {
 	UseSlidingWindow *bool    `json:"use_sliding_window,omitempty"` // Mistral has no such field
 	LayerTypes       []string `json:"layer_types,omitempty"`
 	Quantization     any      `json:"quantization_config,omitempty"`
+
+	NSA *hubNSA `json:"nsa,omitempty"` // of sparseType alone
+}
+
+// sparseType is the model_type of a model with layers of NSA, which transformers does not know. It may have what
+// distinguishes any of families.
+const (
+	sparseType  = "nsa_llama"
+	sparseClass = "NSALlamaForCausalLM"
+)
+
+// hubNSA is what config.json says of sparse layers: the fields of tinylm.Config and nn.NSAConfig of these names.
+type hubNSA struct {
+	Attention      tinylm.Attention  `json:"attention"` // the kinds of the layers in turn
+	Params         hubParams         `json:"params"`
+	Phi            nn.Phi            `json:"phi"`
+	PhiHidden      int               `json:"phi_hidden"`
+	GateHidden     int               `json:"gate_hidden"`
+	GateActivation nn.GateActivation `json:"gate_activation"`
+	Without        decode.Branches   `json:"without,omitempty"`
+
+	QKVBias    bool    `json:"qkv_bias"`
+	OutputBias bool    `json:"output_bias"`
+	QKNormEps  float64 `json:"qk_norm_eps"` // 0: no norms of queries and keys
+}
+
+// hubParams is ops.Params with names in the style of config.json.
+type hubParams struct {
+	BlockLen    int `json:"block_len"`
+	Stride      int `json:"stride"`
+	SelectBlock int `json:"select_block"`
+	TopN        int `json:"top_n"`
+	Window      int `json:"window"`
 }
 
 // hubScaling is the scaling of the rotary embedding in config.json.
@@ -70,7 +104,7 @@ var families = map[string]struct {
 
 // familyNames returns the names of families for an error.
 func familyNames() string {
-	return strings.Join(slices.Sorted(maps.Keys(families)), ", ")
+	return strings.Join(slices.Sorted(maps.Keys(families)), ", ") + ", " + sparseType
 }
 
 // parseConfig returns the configuration of the model that the text of a config.json describes.
@@ -80,10 +114,15 @@ func parseConfig(text []byte) (c tinylm.Config, err error) {
 		return c, fmt.Errorf("no JSON of a model: %w", err)
 	}
 	family, known := families[h.ModelType]
+	known = known || h.ModelType == sparseType
 	windows := h.SlidingWindow != nil && (family.windowByItsNumber || h.UseSlidingWindow != nil && *h.UseSlidingWindow)
 	switch {
 	case !known:
 		return c, fmt.Errorf("model_type is %s, want one of %s", quote.Text(h.ModelType), familyNames())
+	case (h.ModelType == sparseType) != (h.NSA != nil):
+		return c, fmt.Errorf("model_type is %s, want a member nsa with %q alone", quote.Text(h.ModelType), sparseType)
+	case h.NSA != nil && h.NSA.Attention == tinylm.Dense:
+		return c, fmt.Errorf("the attention of nsa is %q, want layers that are not dense", tinylm.Dense)
 	case h.Activation != "silu":
 		return c, fmt.Errorf("hidden_act is %s, want \"silu\"", quote.Text(h.Activation))
 	case h.MLPBias:
@@ -110,10 +149,25 @@ func parseConfig(text []byte) (c tinylm.Config, err error) {
 	if family.qkNorm {
 		c.QKNorm = h.NormEps
 	}
+	if h.NSA != nil {
+		h.NSA.set(&c)
+	}
 	if err := setRotary(&c, h); err != nil {
 		return c, err
 	}
 	return c, c.Validate()
+}
+
+func (n *hubNSA) set(c *tinylm.Config) {
+	c.Attention, c.Params = n.Attention, ops.Params(n.Params)
+	c.Phi, c.PhiHidden, c.GateHidden, c.GateActivation = n.Phi, n.PhiHidden, n.GateHidden, n.GateActivation
+	c.Without, c.QKVBias, c.OutputBias, c.QKNorm = n.Without, n.QKVBias, n.OutputBias, n.QKNormEps
+}
+
+// hubNSAOf is the inverse of set.
+func hubNSAOf(c tinylm.Config) *hubNSA {
+	return &hubNSA{c.Attention, hubParams(c.Params), c.Phi, c.PhiHidden, c.GateHidden, c.GateActivation, c.Without,
+		c.QKVBias, c.OutputBias, c.QKNorm}
 }
 
 // setRotary sets the base and the scaling of the rotary embedding.
@@ -148,6 +202,8 @@ func hubConfigOf(c tinylm.Config) (h hubConfig, err error) {
 		Layers: c.Layers, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.KeyDim, NormEps: cmp.Or(c.NormEps, 1e-6),
 		Activation: "silu", Tied: c.TiedHead, AttentionBias: c.OutputBias, RoPEBase: c.RoPEBase}
 	switch {
+	case c.Attention != tinylm.Dense:
+		h.ModelType, h.AttentionBias, h.NSA = sparseType, false, hubNSAOf(c)
 	case c.QKNorm != 0:
 		h.ModelType = "qwen3"
 		if c.QKNorm != h.NormEps {
@@ -164,7 +220,7 @@ func hubConfigOf(c tinylm.Config) (h hubConfig, err error) {
 	case c.OutputBias && !c.QKVBias:
 		return h, fmt.Errorf("transformers has no model with a bias of the output alone")
 	}
-	h.Architectures = []string{families[h.ModelType].class}
+	h.Architectures = []string{cmp.Or(families[h.ModelType].class, sparseClass)}
 	switch s := c.RoPEScaling; {
 	case s == ops.RoPEScaling{}:
 	case s.Original == 0:

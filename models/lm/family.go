@@ -13,12 +13,18 @@ type naming struct {
 	names *strings.Replacer
 }
 
-// The names of Hugging Face's transformers and of GGUF. Both begin with those of a Config's parameters.
+// The names of Hugging Face's transformers, in its style for what it does not have, and of GGUF. Both begin with those of
+// a Config's parameters.
 var (
 	transformers = naming{"model.layers.%d.", strings.NewReplacer(
 		"attn_norm.", "input_layernorm.", "mlp_norm.", "post_attention_layernorm.",
 		"attn.wq.", "self_attn.q_proj.", "attn.wk.", "self_attn.k_proj.", "attn.wv.", "self_attn.v_proj.",
 		"attn.wo.", "self_attn.o_proj.", "attn.q_norm.", "self_attn.q_norm.", "attn.k_norm.", "self_attn.k_norm.",
+		"attn.wk_cmp.", "self_attn.compressed.k_proj.", "attn.wv_cmp.", "self_attn.compressed.v_proj.",
+		"attn.wk_sel.", "self_attn.selected.k_proj.", "attn.wv_sel.", "self_attn.selected.v_proj.",
+		"attn.wk_win.", "self_attn.window.k_proj.", "attn.wv_win.", "self_attn.window.v_proj.",
+		"attn.phi_k.", "self_attn.compressed.k_phi.", "attn.phi_v.", "self_attn.compressed.v_phi.",
+		"attn.gate.", "self_attn.gate.",
 		"mlp.w1.", "mlp.gate_proj.", "mlp.w3.", "mlp.up_proj.", "mlp.w2.", "mlp.down_proj.",
 		"embed.", "model.embed_tokens.", "head.", "lm_head.", "norm.", "model.norm.")}
 	ggml = naming{"blk.%d.", strings.NewReplacer(
@@ -42,14 +48,20 @@ func (n naming) of(param string) string {
 // Rotary embeddings rotate pairs of a head's dimensions: here neighbours, 2i and 2i+1, in transformers and in most
 // families of GGUF i and i+D/2. So rows of queries and keys change places between such a file and a model.
 
-// isRotated reports whether the rows of a parameter are dimensions of queries or keys.
-func isRotated(param string) bool {
-	for _, name := range []string{"attn.wq.", "attn.wk.", "attn.q_norm.", "attn.k_norm."} {
-		if strings.Contains(param, name) {
-			return true
-		}
+// isRotated reports whether the rows of a parameter are dimensions of queries or keys, or the columns are.
+func isRotated(param string) (rows, columns bool) {
+	_, name, _ := strings.Cut(param, ".attn.")
+	switch name {
+	case "phi_k.pe", "phi_k.w1.weight": // [l,D], [hidden,l*D]
+		return false, true
+	case "phi_k.w2.weight": // [D,hidden]
+		return true, false
 	}
-	return false
+	switch name, _, _ = strings.Cut(name, "."); name {
+	case "wq", "wk", "wk_cmp", "wk_sel", "wk_win", "q_norm", "k_norm":
+		return true, false
+	}
+	return false, false
 }
 
 // moveHeads copies the rows of heads [n*D,width]: row 2i of a head with neighbours is row i of one with halves, and row
@@ -67,10 +79,19 @@ func moveHeads(dst, src []float32, width, d int, toHalves bool) {
 	}
 }
 
-// checkFamily returns an error if a configuration is not that of a Llama-like model, which alone other programs know.
+// checkFamily returns an error if a configuration is not that of a Llama-like model, whose layers may be sparse.
 func checkFamily(c tinylm.Config) error {
-	if c.Attention != tinylm.Dense || !c.GatedMLP || c.KeyDim != c.ValueDim {
-		return fmt.Errorf("a model of %q attention is not of the Llama family", c.Attention)
+	if !c.GatedMLP || c.KeyDim != c.ValueDim {
+		return fmt.Errorf("a model with gated MLPs %v, keys of %d and values of %d is not of the Llama family, want true "+
+			"and equal sizes", c.GatedMLP, c.KeyDim, c.ValueDim)
 	}
 	return nil
+}
+
+// checkDense is checkFamily for a model that other programs know.
+func checkDense(c tinylm.Config) error {
+	if c.Attention != tinylm.Dense {
+		return fmt.Errorf("a model of %q attention is not of the Llama family", c.Attention)
+	}
+	return checkFamily(c)
 }

@@ -39,9 +39,23 @@ func IsModel(path string) bool {
 // ReadWeights reads the model of a folder of transformers or of a GGUF file into float32. A tensor that the file has and
 // the model lacks, or the other way round, is an error that lists all such tensors.
 func ReadWeights(path string) (_ *tinylm.Weights, err error) {
+	w, err := OpenWeights(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.Load(); err != nil {
+		return nil, fault.In("lm", path, quote.Error(errors.Join(err, w.Free())))
+	}
+	return w, nil
+}
+
+// OpenWeights is ReadWeights of weights that stay in the file, and in its type, until they are needed: see
+// tinylm.ReadWeights. A model of which the host's memory could not hold all in float32 so runs on a device. Free closes
+// the file if nothing has needed the weights.
+func OpenWeights(path string) (_ *tinylm.Weights, err error) {
 	defer func() { err = fault.In("lm", path, quote.Error(err)) }()
 	if isGGUF(path) {
-		return readGGUF(path)
+		return openGGUF(path)
 	}
 	text, err := readFile(filepath.Join(path, configFile))
 	if err != nil {
@@ -55,24 +69,22 @@ func ReadWeights(path string) (_ *tinylm.Weights, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	return readWeights(c, f, transformers, true, func(name string) bool {
+	return openWeights(c, f, transformers, true, func(name string) bool {
 		// Some files of tied models have the head, too, and older ones the frequencies of the rotary embedding.
 		return c.TiedHead && name == "lm_head.weight" || strings.HasSuffix(name, "rotary_emb.inv_freq")
 	})
 }
 
-func readGGUF(path string) (_ *tinylm.Weights, err error) {
+func openGGUF(path string) (*tinylm.Weights, error) {
 	f, err := gguf.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
 	c, halves, err := ggufConfig(f)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, f.Close())
 	}
-	return readWeights(c, f, ggml, halves, func(name string) bool { return name == ropeFactors })
+	return openWeights(c, f, ggml, halves, func(name string) bool { return name == ropeFactors })
 }
 
 // maxConfig bounds the bytes of a file of JSON beside weights.
@@ -80,7 +92,15 @@ const maxConfig = 1 << 20
 
 func readFile(path string) ([]byte, error) { return files.ReadFile(path, maxConfig) }
 
-// Save writes a dense model of the Llama family to a folder that transformers reads. The folder must not have a model.
+// CheckSave returns an error if Save does not write models of a configuration.
+func CheckSave(c tinylm.Config) error {
+	_, err := hubConfigOf(c.WithDefaults())
+	return fault.In("lm", "", err)
+}
+
+// Save writes a model of the Llama family to a folder in the form of transformers, which reads it if its layers are
+// dense. A model with sparse ones has a model_type of its own, and a README.md that says so, unless the folder has one.
+// The folder must not have a model. CopyTokenizer adds the tokenizer.
 func Save(w *tinylm.Weights, folder string, layout pretrained.Layout) (err error) {
 	defer func() { err = fault.In("lm", folder, quote.Error(err)) }()
 	if w == nil {
@@ -91,7 +111,10 @@ func Save(w *tinylm.Weights, folder string, layout pretrained.Layout) (err error
 	if err != nil {
 		return err
 	}
-	if err := w.Download(); err != nil {
+	if c.Align {
+		return errors.New("the model has the dense layers of an alignment: save that of Aligned")
+	}
+	if err := errors.Join(w.Load(), w.Download()); err != nil {
 		return err
 	}
 	if v := w.Tensors["embed.weight"]; v == nil || v.Dtype() != tensor.Float32 {
@@ -109,9 +132,19 @@ func Save(w *tinylm.Weights, folder string, layout pretrained.Layout) (err error
 	if err := pretrained.Write(folder, transformersTensors(w), layout); err != nil {
 		return err
 	}
+	if card := filepath.Join(folder, cardFile); h.NSA != nil && !exists(card) {
+		if err := files.Write(card, []byte(modelCard(c))); err != nil {
+			return err
+		}
+	}
 	text, err := json.MarshalIndent(h, "", "  ")
 	if err != nil {
 		return err
 	}
 	return files.Write(filepath.Join(folder, configFile), append(text, '\n'))
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/graph/fakedevice"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/lm"
@@ -33,11 +34,19 @@ func TestLogitsOfTransformers(t *testing.T) {
 				again := filepath.Join(t.TempDir(), "model")
 				require.NoError(t, lm.Save(w, again, layout))
 				require.True(t, lm.IsModel(again))
-				w2 := testutil.Must(lm.ReadWeights(again))(t)
-				require.Equal(t, w.Config, w2.Config)
-				for name, v := range w.Tensors {
-					require.Equal(t, v.Float32s(), w2.Tensors[name].Float32s(), name)
+				device := fakedevice.New()
+				onDevice := testutil.Must(lm.OpenWeights(again))(t)
+				require.NoError(t, onDevice.MoveTo(device))
+				require.Nil(t, onDevice.Tensors)
+				require.NoError(t, onDevice.Download())
+				for _, w2 := range []*tinylm.Weights{testutil.Must(lm.ReadWeights(again))(t), onDevice} {
+					require.Equal(t, w.Config, w2.Config)
+					for name, v := range w.Tensors {
+						require.Equal(t, v.Float32s(), w2.Tensors[name].Float32s(), name)
+					}
 				}
+				require.NoError(t, onDevice.Free())
+				require.Zero(t, device.MemoryInUse)
 				require.ErrorContains(t, lm.Save(w, again, layout), "there already")
 			}
 		})

@@ -19,6 +19,7 @@ type Sparse struct {
 	GateHidden int              // hidden width of the gates' MLP
 	Attention  tinylm.Attention // the kinds of the layers in turn; "" is NSA in all
 	Seed       uint64           // of the gates' MLP
+	Align      bool             // keep the dense layers beside those that replace them: see tinylm.Config
 }
 
 // The gates that a converted layer begins with. Those of the selected branch and the window sum to 1, and that of the
@@ -36,14 +37,19 @@ const (
 // must be in host memory and without low-rank updates.
 func WithNSA(w *tinylm.Weights, s Sparse) (_ *tinylm.Weights, err error) {
 	defer fault.Name(&err, "lm", "nsa")
-	if w == nil || len(w.Tensors) == 0 {
+	if w == nil {
 		return nil, errNoWeights
 	}
+	if err := w.Load(); err != nil {
+		return nil, err
+	}
 	c := w.Config.WithDefaults()
-	if c.Attention != tinylm.Dense || c.LoRA != 0 {
-		return nil, fmt.Errorf("a model of %q attention with low-rank updates of rank %d, want dense and none", c.Attention, c.LoRA)
+	if c.Attention != tinylm.Dense || c.LoRA != 0 || c.Align {
+		return nil, fmt.Errorf("a model of %q attention, low-rank updates of rank %d and align %v, want dense, none and false",
+			c.Attention, c.LoRA, c.Align)
 	}
 	c.Attention, c.Params, c.GateHidden, c.GateActivation = s.Attention, s.Params, s.GateHidden, nn.GateSigmoid
+	c.Align = s.Align
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
@@ -64,8 +70,10 @@ func WithNSA(w *tinylm.Weights, s Sparse) (_ *tinylm.Weights, err error) {
 	return out, nil
 }
 
-// denseName returns the name of the parameter of a dense layer from which one of an NSA layer begins.
+// denseName returns the name of the parameter of a dense layer from which one of an NSA layer, or of the dense one beside
+// it, begins.
 func denseName(name string) string {
+	name = strings.Replace(name, ".dense.", ".attn.", 1)
 	for _, branch := range []string{"_cmp.", "_sel.", "_win."} {
 		name = strings.Replace(name, branch, ".", 1)
 	}

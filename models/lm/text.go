@@ -3,20 +3,24 @@ package lm
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/models/lm/chat"
 	"github.com/gorgonia-nsa/nsa/models/lm/gguf"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
 
-// OpenTokenizer reads a tokenizer: a tokenizer.json, that of a folder of Hugging Face or of a GGUF file. separator is the
+// OpenTokenizer reads a tokenizer: a tokenizer.json, that of a folder of Hugging Face or of CopyTokenizer, or of a GGUF
+// file. separator is the
 // content of its token that ends a document, "" for the first known one. Without a path each byte is a token.
 func OpenTokenizer(path, separator string) (*tokenizer.Tokenizer, error) {
+	path = tokenizerOf(path)
 	if info, err := os.Stat(path); path != "" && err == nil && info.IsDir() {
 		return tokenizer.OpenFolder(path, separator)
 	}
@@ -37,6 +41,7 @@ func OpenTokenizer(path, separator string) (*tokenizer.Tokenizer, error) {
 // OpenChat reads the chat template of a model that ReadWeights reads; t is its tokenizer. The error wraps chat.ErrNone if
 // the model has none.
 func OpenChat(path string, t *tokenizer.Tokenizer, o chat.Options) (*chat.Template, error) {
+	path = tokenizerOf(path)
 	if !isGGUF(path) {
 		return chat.Open(path, t, o)
 	}
@@ -52,6 +57,59 @@ func OpenChat(path string, t *tokenizer.Tokenizer, o chat.Options) (*chat.Templa
 		return nil, err
 	}
 	return chat.New(source, t, o)
+}
+
+// ggufTokenizerFile is a GGUF file without tensors in a folder of CopyTokenizer, with the metadata of the one that the
+// tokenizer comes from.
+const ggufTokenizerFile = "tokenizer.gguf"
+
+// tokenizerOf returns what of the model at path has its tokenizer and its chat template: a ggufTokenizerFile or path.
+func tokenizerOf(path string) string {
+	if inside := filepath.Join(path, ggufTokenizerFile); path != "" && !isGGUF(path) && exists(inside) {
+		return inside
+	}
+	return path
+}
+
+// CopyTokenizer copies what OpenTokenizer and OpenChat read of the model at path, or a tokenizer.json, into a folder:
+// the files of a folder, or the metadata of a GGUF file as tokenizer.gguf. It replaces files of these names.
+func CopyTokenizer(path, folder string) (err error) {
+	defer func() { err = fault.In("lm", "tokenizer", quote.Error(err)) }()
+	path = tokenizerOf(path)
+	if isGGUF(path) {
+		f, err := gguf.Open(path)
+		if err != nil {
+			return err
+		}
+		content, err := f.MetadataAlone()
+		if err = errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+		return files.Write(filepath.Join(folder, ggufTokenizerFile), content)
+	}
+	const main, maxBytes = "tokenizer.json", 256 << 20
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{main, "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
+		"chat_template.jinja"} {
+		from := path
+		if info.IsDir() {
+			from = filepath.Join(path, name)
+		}
+		content, err := files.ReadFile(from, maxBytes)
+		if errors.Is(err, fs.ErrNotExist) && name != main {
+			continue
+		}
+		if err == nil {
+			err = files.Write(filepath.Join(folder, name), content)
+		}
+		if err != nil || !info.IsDir() {
+			return err
+		}
+	}
+	return nil
 }
 
 func isGGUF(path string) bool { return strings.EqualFold(filepath.Ext(path), ".gguf") }

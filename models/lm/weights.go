@@ -1,21 +1,45 @@
 package lm
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/internal/memory"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// readWeights returns the weights of a model, read from tensors with the names of n. halves says that the file pairs
-// dimension i with i+D/2. Tensors of ignored are not read. A tensor that only one side has is an error that lists all
-// such tensors.
-func readWeights(c tinylm.Config, from Tensors, n naming, halves bool, ignored func(name string) bool) (*tinylm.Weights, error) {
+// openWeights returns the weights of a model whose tensors have the names of n in a file. It closes the file after an
+// error, else the weights do. halves says that the file pairs dimension i with i+D/2. Tensors of ignored are not read.
+func openWeights(c tinylm.Config, from Tensors, n naming, halves bool, ignored func(name string) bool) (*tinylm.Weights, error) {
+	if err := checkTensors(c, from, n, ignored); err != nil {
+		return nil, errors.Join(err, from.Close())
+	}
+	return tinylm.ReadWeights(c, &source{from, c, n, halves})
+}
+
+// source is the tensors of a file as tinylm.Source.
+type source struct {
+	Tensors
+	config tinylm.Config
+	names  naming
+	halves bool
+}
+
+func (s *source) Read(p nn.Param) (*tensor.Dense, error) {
+	v := tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(p.Shape...))
+	if err := s.Tensors.Read(s.names.of(p.Name), v.Float32s()); err != nil || !s.halves {
+		return v, err
+	}
+	return fromTransformers(p.Name, v, s.config), nil
+}
+
+// checkTensors returns an error that lists the tensors that only one side has, or names one of another shape.
+func checkTensors(c tinylm.Config, from Tensors, n naming, ignored func(name string) bool) error {
 	params, known := c.LearnableParams(), map[string]bool{}
 	var missing, unknown []string
 	for _, p := range params {
@@ -26,7 +50,7 @@ func readWeights(c tinylm.Config, from Tensors, n naming, halves bool, ignored f
 		case !ok:
 			missing = append(missing, name)
 		case !slices.Equal(shape, p.Shape):
-			return nil, fmt.Errorf("tensor %s has shape %v, want %v", quote.Text(name), shape, p.Shape)
+			return fmt.Errorf("tensor %s has shape %v, want %v", quote.Text(name), shape, p.Shape)
 		}
 	}
 	for _, name := range from.Names() {
@@ -35,23 +59,9 @@ func readWeights(c tinylm.Config, from Tensors, n naming, halves bool, ignored f
 		}
 	}
 	if len(missing)+len(unknown) > 0 {
-		return nil, fmt.Errorf("tensors do not fit the configuration: missing %s; not of the model %s", list(missing), list(unknown))
+		return fmt.Errorf("tensors do not fit the configuration: missing %s; not of the model %s", list(missing), list(unknown))
 	}
-	if err := memory.CheckTotal(4 * c.Parameters()); err != nil {
-		return nil, fmt.Errorf("%d parameters in float32: %w", c.Parameters(), err)
-	}
-	w := &tinylm.Weights{Config: c.WithDefaults(), Tensors: make(map[string]*tensor.Dense, len(params))}
-	for _, p := range params {
-		v := tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(p.Shape...))
-		if err := from.Read(n.of(p.Name), v.Float32s()); err != nil {
-			return nil, err
-		}
-		if halves {
-			v = fromTransformers(p.Name, v, c)
-		}
-		w.Tensors[p.Name] = v
-	}
-	return w, nil
+	return nil
 }
 
 // list returns the first of many names for an error.
@@ -81,7 +91,7 @@ func transformersTensors(w *tinylm.Weights) map[string]*tensor.Dense {
 	return out
 }
 
-// toTransformers returns v, whose rows are those of a parameter, in the order of transformers. fromTransformers is its
+// toTransformers returns v, whose rows are those of a parameter, with rows or columns in the order of transformers. fromTransformers is its
 // inverse.
 func toTransformers(param string, v *tensor.Dense, c tinylm.Config) *tensor.Dense {
 	return moveRows(param, v, c, true)
@@ -92,10 +102,15 @@ func fromTransformers(param string, v *tensor.Dense, c tinylm.Config) *tensor.De
 }
 
 func moveRows(param string, v *tensor.Dense, c tinylm.Config, toHalves bool) *tensor.Dense {
-	if !isRotated(param) {
+	rows, columns := isRotated(param)
+	if !rows && !columns {
 		return v
 	}
+	width := v.Size() / v.Shape()[0]
+	if columns { // a column is a row of one number
+		width = 1
+	}
 	moved := tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(v.Shape()...))
-	moveHeads(moved.Float32s(), v.Float32s(), v.Size()/v.Shape()[0], c.KeyDim, toHalves)
+	moveHeads(moved.Float32s(), v.Float32s(), width, c.KeyDim, toHalves)
 	return moved
 }

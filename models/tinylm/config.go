@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"gorgonia.org/tensor"
@@ -47,6 +48,11 @@ type Config struct {
 
 	Family
 	LoRA int `json:",omitempty"` // rank of low-rank updates of the layers' matrices, which alone are trained; 0: none
+
+	// Align says that a dense attention layer stands beside each other one, whose output the residual stream takes. The
+	// loss is the mean over these pairs of |other - dense|²/|dense|², and only the layers that are not dense are trained. A
+	// Decoder runs the model without the dense ones, as Weights.Aligned is.
+	Align bool `json:",omitempty"`
 
 	// The sizes of each attention layer. Dense ones use only Dim, Heads, KVHeads, KeyDim, ValueDim,
 	// RoPEBase, RoPEScaling and Projections.
@@ -91,6 +97,8 @@ func (c Config) check() error {
 		return fault.Of("MLPDim", "mlp dim", "is %d, want 0 to %d", c.MLPDim, maxSize)
 	case c.LoRA < 0 || c.LoRA > maxSize:
 		return fault.Of("LoRA", "lora", "has rank %d, want 0 to %d", c.LoRA, maxSize)
+	case c.Align && c.LoRA != 0:
+		return fault.Between("Align LoRA", "an alignment of a model with low-rank updates, want one of them")
 	case c.NormEps != 0 && !(c.NormEps > 0 && c.NormEps < 1):
 		return fault.Of("NormEps", "norm eps", "is %v, want 0 for 1e-6 or a number between 0 and 1", c.NormEps)
 	}
@@ -98,6 +106,9 @@ func (c Config) check() error {
 	if len(kinds) > c.Layers {
 		return fault.Between("Attention Layers", "attention %q is of %d layers, the model has %d", c.Attention, len(kinds),
 			c.Layers)
+	}
+	if c.Align && !slices.ContainsFunc(kinds, func(k Attention) bool { return k != Dense }) {
+		return fault.Between("Align Attention", "an alignment of %q attention, want layers that are not dense", c.Attention)
 	}
 	for i, k := range kinds {
 		validate := c.nsaConfig(i).Validate
@@ -149,6 +160,9 @@ func (c Config) LearnableParams() []nn.Param {
 			list = append(list, c.denseConfig().LayerParams(a+"attn.")...)
 		} else {
 			list = append(list, c.nsaConfig(i).LayerParams(a+"attn.")...)
+			if c.Align {
+				list = append(list, c.denseConfig().LayerParams(a+"dense.")...)
+			}
 		}
 		list = append(list, norm(a+"mlp_norm"), linear(a+"mlp.w1", c.mlpDim(), c.Dim), linear(a+"mlp.w2", c.Dim, c.mlpDim()))
 		if c.GatedMLP {
@@ -172,8 +186,16 @@ func (c Config) LearnableParams() []nn.Param {
 	return list
 }
 
-// Trains reports whether training changes a parameter of LearnableParams: all, or with LoRA those of the updates.
-func (c Config) Trains(name string) bool { return c.LoRA == 0 || nn.IsLoRA(name) }
+// Trains reports whether training changes a parameter of LearnableParams: all, with LoRA those of the updates, with Align
+// those of the attention layers that have a dense one beside them.
+func (c Config) Trains(name string) bool {
+	if c.Align {
+		var i int
+		_, err := fmt.Sscanf(name, "layers.%d.attn.", &i)
+		return err == nil && strings.HasPrefix(name, layerPrefix(i)+"attn.") && c.attentionOf(i) != Dense
+	}
+	return c.LoRA == 0 || nn.IsLoRA(name)
+}
 
 // attentionOf returns the kind of a layer.
 func (c Config) attentionOf(layer int) Attention {

@@ -40,6 +40,9 @@ type Decoder struct {
 	references     []int32 // for each page, of sequences and of the prefix
 	prefix         sharedPrefix
 	copied         graph.Memory // for the copy of the prefix; nil before the first one
+	logits         []float32    // [slots,V], those of the sequences
+	lost           error        // why the logits of the last Step are not on the device any more
+	failed         error        // of Logits
 
 	step     *decoderGraph
 	extends  bool // whether the backend can prefill tokens after others
@@ -49,9 +52,10 @@ type Decoder struct {
 
 // slotSequence is the sequence of a slot.
 type slotSequence struct {
-	tokens int
-	pages  []int32
-	logits []float32
+	tokens   int
+	pages    []int32
+	logits   []float32
+	onDevice bool // the logits are those of the last Step and still on the device
 }
 
 var errDecoderClosed = errors.New("the decoder is closed")
@@ -146,17 +150,22 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 	}
 	allPages := d.cacheSizes[0].Pages
 	pages := allPages / slots
+	d.logits = make([]float32, slots*c.Vocab)
 	for i := range d.sequences {
 		d.sequences[i].pages = make([]int32, 0, pages)
-		d.sequences[i].logits = make([]float32, c.Vocab)
+		d.sequences[i].logits = d.logits[i*c.Vocab:][:c.Vocab:c.Vocab]
 	}
 	d.references = make([]int32, allPages)
 	for p := range allPages {
 		d.free = append(d.free, int32(allPages-1-p))
 	}
-	d.step, err = d.newGraph(slots, 1, 1+pages, func(_ *decoderGraph, b *nn.Builder, tokens *G.Node,
+	d.step, err = d.newGraph(slots, 1, 1+pages, func(g *decoderGraph, b *nn.Builder, tokens *G.Node,
 		caches []nn.Cache) *G.Node {
-		return c.addDecode(b, tokens, caches)
+		logits := c.addDecode(b, tokens, caches)
+		if d.onDevice && logits != nil && logits.Dtype() == tensor.Float32 && slots*c.Vocab > fewLogits {
+			g.top = newTopTokens(b, logits)
+		}
+		return logits
 	})
 	if err != nil {
 		err = errors.Join(err, d.Close())
@@ -213,7 +222,7 @@ func (d *Decoder) newCaches() (err error) {
 	var caches []spec.Arg
 	bytes, align := 0, d.backend.Device().Alignment
 	for _, sizes := range d.cacheSizes {
-		cache := spec.Operand{Dtype: d.weights.Tensors["norm.weight"].Dtype(), Shape: tensor.Shape{sizes.Elements()}}
+		cache := spec.Operand{Dtype: d.weights.dtype(), Shape: tensor.Shape{sizes.Elements()}}
 		caches, d.cacheAt = append(caches, spec.Arg{Operand: cache, Buf: new(cpu.Buf)}), append(d.cacheAt, bytes)
 		bytes += (cache.Bytes() + align - 1) / align * align
 	}
@@ -241,14 +250,69 @@ func (d *Decoder) Context() int { return d.context }
 func (d *Decoder) Len(slot int) int { return d.sequences[slot].tokens }
 
 // Logits returns the logits [V] of the token that follows the sequence in a slot. They last until its next Prefill,
-// Step or Release.
-func (d *Decoder) Logits(slot int) []float32 { return d.sequences[slot].logits }
+// Step or Release, and until Close. After a Step on a device the first call may wait for a copy of them. If that fails,
+// the result is nil, and Prefill and Step return the error from then on.
+func (d *Decoder) Logits(slot int) []float32 {
+	if err := d.fetch(slot); err != nil {
+		d.failed = cmp.Or(d.failed, err)
+		return nil
+	}
+	return d.sequences[slot].logits
+}
+
+// fetch copies the logits of slots, in ascending order, to the host, unless they are there.
+func (d *Decoder) fetch(slots ...int) error {
+	vocab, waits := d.vocab(), false
+	for i := 0; i < len(slots); i++ {
+		first := slots[i]
+		if !d.sequences[first].onDevice {
+			continue
+		}
+		switch {
+		case d.step == nil:
+			return errDecoderClosed
+		case d.lost != nil:
+			return fmt.Errorf("slot %d: the logits are lost: %w", first, d.lost)
+		}
+		end := first + 1 // of adjoining rows
+		for ; i+1 < len(slots) && slots[i+1] == end && d.sequences[end].onDevice; i++ {
+			end++
+		}
+		rows := tensor.New(tensor.WithShape((end-first)*vocab), tensor.WithBacking(d.logits[first*vocab:end*vocab]))
+		if err := d.step.machine.Fetch(rows, d.step.logits, first*vocab); err != nil {
+			return err
+		}
+		waits = true
+	}
+	if !waits {
+		return nil
+	}
+	if err := d.step.machine.Synchronize(); err != nil {
+		return err
+	}
+	for _, i := range slots {
+		d.sequences[i].onDevice = false
+	}
+	return nil
+}
+
+// vocab returns the number of logits of a token.
+func (d *Decoder) vocab() int { return len(d.sequences[0].logits) }
+
+// top returns the tokens with the largest logits of a slot, as vocab.TopK orders them, and these logits. They are nil
+// unless a device has chosen them and fetch has not copied all logits.
+func (d *Decoder) top(slot int) (ids []int32, logits []float32) {
+	if d.step == nil || d.lost != nil || !d.sequences[slot].onDevice {
+		return nil, nil
+	}
+	return d.step.top.of(slot)
+}
 
 // Release frees a slot.
 func (d *Decoder) Release(slot int) {
 	s := &d.sequences[slot]
 	d.unreference(s.pages)
-	s.tokens, s.pages = 0, s.pages[:0]
+	s.tokens, s.pages, s.onDevice = 0, s.pages[:0], false
 }
 
 // grow adds pages to s until it has room for n tokens. If there are none, it takes those of the prefix: the sequences
@@ -281,6 +345,8 @@ func (d *Decoder) Step(tokens []int32) (err error) {
 	switch {
 	case d.step == nil:
 		return errDecoderClosed
+	case d.failed != nil:
+		return d.failed
 	case len(tokens) != d.slots:
 		return fmt.Errorf("%d tokens, want one for each of %d slots", len(tokens), d.slots)
 	}
@@ -293,6 +359,13 @@ func (d *Decoder) Step(tokens []int32) (err error) {
 			return fmt.Errorf("slot %d: %w: it holds %d", i, ErrContextFull, d.context)
 		}
 	}
+	for i, t := range tokens { // the run overwrites the logits of all slots
+		if t < 0 {
+			if err := d.fetch(i); err != nil {
+				return err
+			}
+		}
+	}
 	g := d.step
 	width := len(g.pages) / d.slots
 	for i, t := range tokens {
@@ -303,24 +376,38 @@ func (d *Decoder) Step(tokens []int32) (err error) {
 			copy(row[1:], s.pages)
 		}
 	}
-	if err := d.run(g); err != nil {
-		return err
-	}
-	err = g.copyLogits(func(i int) []float32 {
-		if tokens[i] < 0 {
-			return nil
-		}
-		return d.sequences[i].logits
-	})
-	if err != nil {
+	if err := d.runStep(tokens); err != nil {
 		return err
 	}
 	for i, t := range tokens {
 		if t >= 0 {
 			d.sequences[i].tokens++
+			d.sequences[i].onDevice = g.top != nil
 		}
 	}
 	return nil
+}
+
+// runStep runs the graph of a step and brings to the host the logits of the slots whose token is not negative, or the
+// largest of them.
+func (d *Decoder) runStep(tokens []int32) error {
+	err := d.run(d.step)
+	switch {
+	case err != nil:
+	case d.step.top != nil:
+		err = d.step.top.fetch(d.step.machine)
+	default:
+		return d.step.copyLogits(func(i int) []float32 {
+			if tokens[i] < 0 {
+				return nil
+			}
+			return d.sequences[i].logits
+		})
+	}
+	if _, refused := errors.AsType[*spec.ValueError](err); !refused {
+		d.lost = err
+	}
+	return err
 }
 
 // run runs a graph, after waiting for another machine that uses the weights.

@@ -20,6 +20,7 @@ type decoderGraph struct {
 	last    []int32 // of a prefill
 	start   []int32 // of one that extends a sequence, else nil
 	logits  *G.Node
+	top     *topTokens // of the graph of steps; nil: all logits are copied to the host
 	machine *graph.Machine
 	version int // of the weights at the last run
 }
@@ -29,8 +30,7 @@ type decoderGraph struct {
 func (d *Decoder) newGraph(batch, seq, width int, build func(*decoderGraph, *nn.Builder, *G.Node,
 	[]nn.Cache) *G.Node) (*decoderGraph, error) {
 	g := &decoderGraph{graph: G.NewGraph()}
-	b := nn.NewBuilder(g.graph, d.weights.Config.WithDefaults().LearnableParams(), nn.Values(d.weights.Tensors))
-	dt := d.weights.Tensors["norm.weight"].Dtype()
+	b, dt := d.weights.builder(g.graph), d.weights.dtype()
 	var tokens, pages *G.Node
 	g.tokens, tokens = newInput(g.graph, "tokens", batch, seq)
 	g.pages, pages = newInput(g.graph, "page table", batch, width)
@@ -51,7 +51,11 @@ func (d *Decoder) newGraph(batch, seq, width int, build func(*decoderGraph, *nn.
 			return nil, err
 		}
 	}
-	m, err := graph.NewMachine(g.graph, append(slices.Clone(d.options), graph.WithKeep(g.logits),
+	keep := G.Nodes{g.logits}
+	if g.top != nil {
+		keep = append(keep, g.top.logitsNode, g.top.idsNode)
+	}
+	m, err := graph.NewMachine(g.graph, append(slices.Clone(d.options), graph.WithKeep(keep...),
 		graph.WithConstantInputs(b.Learnables()...))...)
 	if err != nil {
 		return nil, err

@@ -17,6 +17,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -251,6 +252,46 @@ func TestDecoderOnGPU(t *testing.T) {
 		}
 		require.NoError(t, w.Free())
 	}
+}
+
+// TestTopTokensOnGPU: what a step brings to the host are the largest of the logits that it leaves on the GPU, and these
+// are within the bounds of TestDecoderOnGPU of a model's.
+func TestTopTokensOnGPU(t *testing.T) {
+	const n, first, slots = 40, 10, 5
+	b, c := cudatest.Open(t), manyTokens()
+	w, tokens := newTestWeights(t, c, tensor.Float32, 1), testutil.Tokens(3, n, c.Vocab)
+	want := logitsOf(t, w, tokens)
+	require.NoError(t, w.MoveTo(b))
+	for p, unit := range unitRoundoffs() {
+		t.Run(p.String(), func(t *testing.T) {
+			bound := boundOn(t, b, w, p, unit, tokens, want)
+			d := testutil.Closing(NewDecoder(w, slots, n, DecodeOn(b, p)))(t)
+			for slot := range slots {
+				require.NoError(t, d.Prefill(slot, tokens[:first+slot]))
+			}
+			for i := range n - first - slots + 1 {
+				next := make([]int32, slots)
+				for slot := range next {
+					next[slot] = tokens[d.Len(slot)]
+				}
+				require.NoError(t, d.Step(next))
+				for slot := range slots {
+					ids, top := d.top(slot)
+					require.Len(t, ids, maxTopTokens)
+					ids, top = slices.Clone(ids), slices.Clone(top)
+					logits, best := d.Logits(slot), make([]int32, maxTopTokens)
+					cpu.Top(best, logits)
+					require.Equal(t, best, ids, "step %d, slot %d", i, slot)
+					for j, id := range ids {
+						require.Equal(t, logits[id], top[j])
+					}
+					testutil.Within(t, fmt.Sprint("logits of slot ", slot), testutil.Convert[float64](logits),
+						want[(d.Len(slot)-1)*c.Vocab:][:c.Vocab], bound)
+				}
+			}
+		})
+	}
+	require.NoError(t, w.Free())
 }
 
 // unitRoundoffs returns the precisions of a GPU with the unit roundoffs of half precision, 0 for float32.

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -53,21 +54,50 @@ func (c Config) head(b *nn.Builder, x *G.Node) *G.Node {
 }
 
 // addLogits adds a model to the graph of b and returns its logits [B,S,V] for tokens [B,S], and its layers. attention has
-// the options of their attention.
-func (c Config) addLogits(b *nn.Builder, tokens *G.Node, attention []nn.ApplyOption) (logits *G.Node, layers []Layer) {
+// the options of their attention. With Align it also returns the scalar loss.
+func (c Config) addLogits(b *nn.Builder, tokens *G.Node, attention []nn.ApplyOption) (logits *G.Node, layers []Layer, loss *G.Node) {
+	var errors G.Nodes
 	x := c.stream(b, tokens, func(i int, x, normed *G.Node) *G.Node {
 		l := Layer{Prefix: layerPrefix(i), Stream: x}
-		var err error
-		if c.attentionOf(i) == Dense {
-			l.Output, err = b.Attention(l.Prefix+"attn.", c.denseConfig()).Apply(normed, attention...)
-		} else {
-			l.NSAParts, err = b.NSA(l.Prefix+"attn.", c.nsaConfig(i)).ApplyParts(normed, attention...)
+		dense := func(name string) *G.Node {
+			return b.Node(b.Attention(l.Prefix+name, c.denseConfig()).Apply(normed, attention...))
 		}
-		l.Output = b.Node(l.Output, err)
+		if c.attentionOf(i) == Dense {
+			l.Output = dense("attn.")
+		} else {
+			var err error
+			l.NSAParts, err = b.NSA(l.Prefix+"attn.", c.nsaConfig(i)).ApplyParts(normed, attention...)
+			l.Output = b.Node(l.Output, err)
+		}
 		layers = append(layers, l)
+		if c.Align && c.attentionOf(i) != Dense {
+			target := dense("dense.")
+			errors = append(errors, relativeError(b, l.Output, target))
+			return target
+		}
 		return l.Output
 	})
-	return c.head(b, x), layers
+	if len(errors) > 0 && b.Err() == nil {
+		loss = b.Node(G.Div(b.Node(G.ReduceAdd(errors)), constant(len(errors), x.Dtype())))
+	}
+	return c.head(b, x), layers, loss
+}
+
+// constant returns a scalar of type dt, float32 or float64.
+func constant(n int, dt tensor.Dtype) *G.Node {
+	if dt == tensor.Float32 {
+		return G.NewConstant(float32(n))
+	}
+	return G.NewConstant(float64(n))
+}
+
+// relativeError adds |x - target|²/|target|² to the graph of b.
+func relativeError(b *nn.Builder, x, target *G.Node) *G.Node {
+	if b.Err() != nil {
+		return nil
+	}
+	squares := func(n *G.Node) *G.Node { return b.Node(G.Sum(b.Node(G.Square(n)))) }
+	return b.Node(G.Div(squares(b.Node(G.Sub(x, target))), squares(target)))
 }
 
 // addDecode adds the model to the graph of b for one token of each slot, tokens [B,1]. It returns the logits [B,1,V].

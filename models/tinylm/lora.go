@@ -64,6 +64,20 @@ func (w *Weights) Merged() (_ *Weights, err error) {
 	return merged, nil
 }
 
+// Aligned returns the weights without the dense layers of an alignment: see Config.Align. The tensors are those of w.
+func (w *Weights) Aligned() (_ *Weights, err error) {
+	defer fault.Name(&err, "tinylm", "aligned")
+	if err := w.checkHost(); err != nil {
+		return nil, err
+	}
+	aligned := &Weights{Config: w.Config, Tensors: map[string]*tensor.Dense{}}
+	aligned.Config.Align = false
+	for _, p := range aligned.Config.LearnableParams() {
+		aligned.Tensors[p.Name] = w.Tensors[p.Name]
+	}
+	return aligned, nil
+}
+
 // checkHost is check for weights whose tensors are up to date.
 func (w *Weights) checkHost() error {
 	if err := w.check(); err != nil {

@@ -62,7 +62,10 @@ func NewModel(w *Weights, batch, seq int, opts ...ModelOption) (m *Model, err er
 	}
 	m = &Model{weights: w, batch: batch, seq: seq, graph: G.NewGraph()}
 	c := w.Config.WithDefaults()
-	if err := m.build(c, nn.NewBuilder(m.graph, c.LearnableParams(), nn.Values(w.Tensors)), o); err != nil {
+	if err := w.load(); err != nil {
+		return nil, err
+	}
+	if err := m.build(c, w.builder(m.graph), o); err != nil {
 		return nil, err
 	}
 	if w.resident != nil {
@@ -111,8 +114,12 @@ func (m *Model) build(c Config, b *nn.Builder, o modelOptions) (err error) {
 		m.wholeRows()
 		attention = append(attention, nn.WithCuSeqlens(cuSeqlens))
 	}
-	m.logits, m.layers = c.addLogits(b, tokens, attention)
-	m.loss = b.Node(ops.CrossEntropy(m.logits, targets))
+	m.logits, m.layers, m.loss = c.addLogits(b, tokens, attention)
+	if m.loss == nil {
+		m.loss = b.Node(ops.CrossEntropy(m.logits, targets))
+	} else if o.losses {
+		return errors.New("WithLosses: an alignment has no loss of a target")
+	}
 	if o.losses {
 		m.losses = b.Node(ops.Losses(m.loss))
 	}

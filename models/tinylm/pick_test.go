@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -119,6 +120,54 @@ func TestPickMatchesSort(t *testing.T) {
 	}
 }
 
+// TestTopTokensPickAsAll: by the largest logits of a random row a token is chosen if they decide it, and it is the one
+// that all logits give. Without a penalty they decide the most likely token, and a draw from as many as there are.
+func TestTopTokensPickAsAll(t *testing.T) {
+	var all, few picker
+	r := rand.New(rand.NewPCG(3, 2))
+	inf := float32(math.Inf(1))
+	special := []float32{float32(math.NaN()), inf, -inf, -math.MaxFloat32, math.MaxFloat32}
+	decided := map[bool]int{} // by penalty
+	for range 20000 {
+		vocab := 1 + r.IntN(300)
+		logits, seen := testLogits(r, vocab), tokenSet(nil).reset(vocab)
+		switch r.IntN(4) {
+		case 0: // ties
+			for i, l := range logits {
+				logits[i] = float32(math.Round(float64(l)))
+			}
+		case 1:
+			for range 1 + r.IntN(vocab) {
+				logits[r.IntN(vocab)] = special[r.IntN(len(special))]
+			}
+		}
+		for range r.IntN(20) {
+			seen.add(int32(r.IntN(vocab)))
+		}
+		how := Sampling{Temperature: []float64{0, 0.3, 1, 2}[r.IntN(4)], TopK: r.IntN(40),
+			TopP: float64(r.IntN(2)) * r.Float64(), RepetitionPenalty: []float64{0, 1, 1.3, 0.7}[r.IntN(4)]}
+		ids, draw := make([]int32, min(vocab, 1+r.IntN(40))), r.Float64()
+		cpu.Top(ids, logits)
+		var top []float32
+		for _, id := range ids {
+			top = append(top, logits[id])
+		}
+		want, err := all.pick(logits, &how, seen, draw)
+		got, ok := few.pickTop(ids, top, vocab, &how, seen, draw)
+		known := how.Temperature == 0 || how.TopK > 0 && how.TopK <= len(ids)
+		switch {
+		case ok:
+			require.NoError(t, err)
+			require.Equal(t, want, got, "%+v, %d tokens", how, len(ids))
+			require.True(t, known)
+			decided[how.penalises()]++
+		case !how.penalises():
+			require.False(t, known && err == nil, "%+v, %d tokens", how, len(ids))
+		}
+	}
+	require.Greater(t, min(decided[false], decided[true]), 500)
+}
+
 // TestPickRefuses: logits by which no token can be chosen are an error.
 func TestPickRefuses(t *testing.T) {
 	inf := float32(math.Inf(1))
@@ -174,6 +223,11 @@ func TestPickDoesNotAllocate(t *testing.T) {
 			panic(err)
 		}
 	}))
+	ids := make([]int32, 50)
+	cpu.Top(ids, logits)
+	require.Zero(t, testing.AllocsPerRun(10, func() {
+		p.pickTop(ids, logits[:50], 5000, &how, seen, r.Float64())
+	}))
 }
 
 func BenchmarkPick(b *testing.B) {
@@ -194,5 +248,24 @@ func BenchmarkPick(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+func BenchmarkPickTop(b *testing.B) {
+	for name, how := range map[string]Sampling{"greedy": {}, "top-k 40": {Temperature: 0.8, TopK: 40},
+		"all": {Temperature: 0.8, TopK: 40, TopP: 0.95, RepetitionPenalty: 1.1}} {
+		b.Run(name, func(b *testing.B) {
+			var p picker
+			r := rand.New(rand.NewPCG(1, 2))
+			logits, seen, ids := testLogits(r, 50257), tokenSet(nil).reset(50257), make([]int32, maxTopTokens)
+			cpu.Top(ids, logits)
+			top := make([]float32, len(ids))
+			for i, id := range ids {
+				top[i] = logits[id]
+			}
+			for b.Loop() {
+				p.pickTop(ids, top, 50257, &how, seen, r.Float64())
+			}
+		})
 	}
 }

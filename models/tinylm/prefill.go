@@ -96,10 +96,12 @@ func (d *Decoder) checkPrompt(tokens []int32) error {
 	switch {
 	case d.step == nil:
 		return errDecoderClosed
+	case d.failed != nil:
+		return d.failed
 	case len(tokens) > d.context:
 		return fmt.Errorf("%w: it holds %d", ErrContextFull, d.context)
 	}
-	vocab := len(d.sequences[0].logits)
+	vocab := d.vocab()
 	if i := slices.IndexFunc(tokens, func(t int32) bool { return t < 0 || int(t) >= vocab }); i >= 0 {
 		return fmt.Errorf("token %d is %d, want 0 to %d", i, tokens[i], vocab-1)
 	}

@@ -26,7 +26,7 @@ type Sampler struct {
 	turn    int        // the slot whose turn it is to choose a token
 	added   int        // sequences so far
 	running int        // sequences that have not ended
-	logits  int        // of a sequence, once there has been one
+	waiting []int      // slots whose next token needs the logits of all tokens
 	stats   Stats
 }
 
@@ -38,6 +38,9 @@ type decoder interface {
 	SharePrefix(tokens []int32) error
 	Step(tokens []int32) error
 	Logits(slot int) []float32
+	top(slot int) (ids []int32, logits []float32)
+	fetch(slots ...int) error // before Logits of slots
+	vocab() int
 	Len(slot int) int
 	Release(slot int)
 }
@@ -159,8 +162,7 @@ func (s *Sampler) Add(prompt []int32, sampling Sampling) (seq int, err error) {
 	q := &s.seqs[slot]
 	q.tokens = append(q.tokens[:0], prompt[max(0, len(prompt)-s.decoder.Context()):]...)
 	if err = s.prefill(slot); err == nil {
-		s.logits = len(s.decoder.Logits(slot))
-		err = s.begin(q, prompt, sampling, s.logits)
+		err = s.begin(q, prompt, sampling, s.decoder.vocab())
 	}
 	if err != nil {
 		s.decoder.Release(slot)
@@ -293,38 +295,67 @@ func (s *Sampler) hasLogits(slot int) bool {
 	return q.id >= 0 && s.decoder.Len(slot) == len(q.tokens)
 }
 
-// pick picks the next token of a slot.
+// nextDraw returns a number in [0, 1), as rand.Float64 does.
+func nextDraw(r *rand.PCG) float64 { return float64(r.Uint64()<<11>>11) / (1 << 53) }
+
+// pick picks the next token of a slot by the logits of all tokens.
 func (s *Sampler) pick(slot int) {
 	q := &s.seqs[slot]
-	draw := float64(q.random.Uint64()<<11>>11) / (1 << 53) // as rand.Float64 does
-	id, err := q.picker.pick(s.decoder.Logits(slot), &q.sampling, q.seen, draw)
+	id, err := q.picker.pick(s.decoder.Logits(slot), &q.sampling, q.seen, nextDraw(&q.random))
 	q.pick = pick{true, id, err}
+}
+
+// pickTop picks the next token of a slot if the tokens that the decoder has chosen decide it.
+func (s *Sampler) pickTop(slot int) bool {
+	ids, logits := s.decoder.top(slot)
+	if ids == nil {
+		return false
+	}
+	q := &s.seqs[slot]
+	random := q.random
+	id, ok := q.picker.pickTop(ids, logits, s.decoder.vocab(), &q.sampling, q.seen, nextDraw(&random))
+	if ok {
+		q.random, q.pick = random, pick{true, id, nil}
+	}
+	return ok
 }
 
 // manyLogits is the number of logits from which on several goroutines share them: reading them all takes one goroutine
 // as long as a step.
 const manyLogits = 1 << 17
 
-// pickAll picks the next token of a slot, and with many logits those of all others that wait for it, too.
-func (s *Sampler) pickAll(slot int) {
-	if s.running*s.logits < manyLogits {
-		s.pick(slot)
-		return
-	}
-	var all sync.WaitGroup
-	for other := range s.seqs {
-		if s.hasLogits(other) && !s.seqs[other].pick.known {
-			all.Go(func() { s.pick(other) })
+// pickAll picks the next tokens of all slots that wait for one.
+func (s *Sampler) pickAll() error {
+	s.waiting = s.waiting[:0]
+	for slot := range s.seqs {
+		if s.hasLogits(slot) && !s.seqs[slot].pick.known && !s.pickTop(slot) {
+			s.waiting = append(s.waiting, slot)
 		}
 	}
+	if err := s.decoder.fetch(s.waiting...); err != nil {
+		return err
+	}
+	if len(s.waiting)*s.decoder.vocab() < manyLogits {
+		for _, slot := range s.waiting {
+			s.pick(slot)
+		}
+		return nil
+	}
+	var all sync.WaitGroup
+	for _, slot := range s.waiting {
+		all.Go(func() { s.pick(slot) })
+	}
 	all.Wait()
+	return nil
 }
 
 func (s *Sampler) choose(slot int) (Token, error) {
 	began, q := time.Now(), &s.seqs[slot]
 	defer func() { s.stats.Decode += time.Since(began) }()
 	if !q.pick.known {
-		s.pickAll(slot)
+		if err := s.pickAll(); err != nil {
+			return Token{Seq: -1, ID: -1}, fmt.Errorf("tinylm: sampler: %w", err)
+		}
 	}
 	id, err := q.pick.id, q.pick.err
 	q.pick = pick{}

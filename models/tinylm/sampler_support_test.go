@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -18,7 +19,8 @@ import (
 type hashDecoder struct {
 	t        testing.TB
 	context  int
-	vocab    int
+	tokens   int // of the vocabulary
+	best     int // tokens that it chooses; 0: none
 	seqs     [][]int32
 	prefills [][]int32
 	steps    int
@@ -27,7 +29,7 @@ type hashDecoder struct {
 }
 
 func newHashDecoder(t testing.TB, slots, context, vocab int) *hashDecoder {
-	return &hashDecoder{t: t, context: context, vocab: vocab, seqs: make([][]int32, slots)}
+	return &hashDecoder{t: t, context: context, tokens: vocab, seqs: make([][]int32, slots)}
 }
 
 func (d *hashDecoder) Slots() int       { return len(d.seqs) }
@@ -69,12 +71,30 @@ func (d *hashDecoder) Step(tokens []int32) error {
 	return nil
 }
 
+func (d *hashDecoder) fetch(...int) error { return nil }
+
+func (d *hashDecoder) vocab() int { return d.tokens }
+
+// top returns the d.best largest logits.
+func (d *hashDecoder) top(slot int) (ids []int32, largest []float32) {
+	if d.best == 0 {
+		return nil, nil
+	}
+	ids = make([]int32, d.best)
+	logits := d.Logits(slot)
+	cpu.Top(ids, logits)
+	for _, id := range ids {
+		largest = append(largest, logits[id])
+	}
+	return ids, largest
+}
+
 func (d *hashDecoder) Logits(slot int) []float32 {
 	require.NotEmpty(d.t, d.seqs[slot], "a free slot")
 	h := fnv.New64a()
 	require.NoError(d.t, binary.Write(h, binary.LittleEndian, d.seqs[slot]))
 	r := rand.New(rand.NewPCG(h.Sum64(), 1))
-	logits := make([]float32, d.vocab)
+	logits := make([]float32, d.tokens)
 	for i := range logits {
 		logits[i] = float32(2 * r.NormFloat64())
 	}
@@ -115,7 +135,7 @@ func alone(t testing.TB, d *hashDecoder, prompt []int32, how Sampling, n int) (i
 		if len(cache) > d.context {
 			cache = slices.Clone(cache[len(cache)-max(1, d.context/2):])
 		}
-		own := newHashDecoder(t, 1, d.context, d.vocab)
+		own := newHashDecoder(t, 1, d.context, d.tokens)
 		require.NoError(t, own.Prefill(0, cache))
 		_, _, id := sortedPick(own.Logits(0), how, all, r.Float64())
 		ids, cache, all = append(ids, id), append(cache, id), append(all, id)

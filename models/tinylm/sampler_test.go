@@ -28,6 +28,7 @@ func TestSamplerBatchEqualsAlone(t *testing.T) {
 	}
 	var requests []*request
 	add := func() {
+		d.best = r.IntN(27)
 		for len(requests) < 2000 && s.Running() < s.Slots() && r.IntN(3) > 0 {
 			q := &request{prompt: testutil.Tokens(uint64(len(requests)), 1+r.IntN(20), 26), remove: 1 + r.IntN(60)}
 			q.how = Sampling{Temperature: float64(r.IntN(3)), TopK: r.IntN(30), TopP: r.Float64(), RepetitionPenalty: 0.5 +

@@ -1,6 +1,7 @@
 package tinylm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -30,6 +31,9 @@ type Sampling struct {
 	StopTokens []int32  // each ends a sequence; its text is left out
 	Stop       []string // each ends a sequence; the text ends before it, wherever tokens begin and end
 }
+
+// penalises reports whether there is a repetition penalty.
+func (s *Sampling) penalises() bool { return s.RepetitionPenalty != 0 && s.RepetitionPenalty != 1 }
 
 // Validate returns an error that names the value that is out of its range.
 func (s Sampling) Validate() error { return fault.In("tinylm", "sampling", s.check()) }
@@ -64,21 +68,38 @@ type picker struct {
 	ids     []int32
 	logits  []float32
 	weights []float32
+
+	// of pickTop
+	top       []token
+	topIDs    []int32
+	topLogits []float32
+	order     []uint64 // token and bits of the logit
+}
+
+// token is a token with its logit.
+type token struct {
+	id    int32
+	logit float32
+}
+
+// room returns candidates of n tokens, whose content is undefined, in the memory of p.
+func (p *picker) room(n int) candidates {
+	if len(p.logits) < n {
+		p.ids, p.logits, p.weights = make([]int32, n), make([]float32, n), make([]float32, n)
+	}
+	return candidates{p.ids[:n], p.logits[:n], p.weights[:n]}
 }
 
 // pick chooses a token by the logits of all tokens, which it does not change. The repetition penalty is for the tokens
 // in seen. draw is a number in [0, 1). The candidates divide [0, 1) in the order of their ids, not of their logits: if
 // the logits of two devices differ by rounding, the limits between candidates differ as little.
 func (p *picker) pick(logits []float32, sampling *Sampling, seen tokenSet, draw float64) (int32, error) {
-	if len(p.logits) < len(logits) {
-		p.ids, p.logits, p.weights = make([]int32, len(logits)), make([]float32, len(logits)), make([]float32, len(logits))
-	}
-	all := candidates{p.ids[:len(logits)], p.logits[:len(logits)], p.weights[:len(logits)]}
+	all := p.room(len(logits))
 	top := cpu.Max(logits)
 	if !(top <= math.MaxFloat32) {
 		return 0, notFinite(logits)
 	}
-	if sampling.RepetitionPenalty != 0 && sampling.RepetitionPenalty != 1 {
+	if sampling.penalises() {
 		copy(all.logits, logits)
 		logits = all.logits
 		seen.penalise(logits, sampling.RepetitionPenalty)
@@ -91,7 +112,7 @@ func (p *picker) pick(logits []float32, sampling *Sampling, seen tokenSet, draw 
 		return int32(slices.Index(logits, top)), nil
 	}
 	if k := sampling.TopK; k > 0 && k <= maxHeap && k < len(logits) {
-		return p.best(logits, top, k).draw(sampling, draw), nil
+		return best(all, logits, top, k).draw(sampling, draw), nil
 	}
 	for i, l := range logits {
 		all.ids[i], all.logits[i] = int32(i), l-top
@@ -99,48 +120,76 @@ func (p *picker) pick(logits []float32, sampling *Sampling, seen tokenSet, draw 
 	return all.draw(sampling, draw), nil
 }
 
-// maxHeap is the largest top-k for which a heap of the best tokens is faster than counting.
+// maxHeap is the largest top-k for which the heap of cpu.Top is faster than counting.
 const maxHeap = 1024
 
-// best returns the k tokens with the largest logits, of equal ones those with the lowest ids. top is the largest logit.
-// logits may be those of p.
-func (p *picker) best(logits []float32, top float32, k int) candidates {
-	heap := p.ids[:k] // the root is the first token to go
-	before := func(a, b int32) bool { return logits[a] < logits[b] || logits[a] == logits[b] && a > b }
-	down := func(i int) {
-		for {
-			first := i
-			for child := 2*i + 1; child <= 2*i+2 && child < k; child++ {
-				if before(heap[child], heap[first]) {
-					first = child
-				}
-			}
-			if first == i {
-				return
-			}
-			heap[i], heap[first] = heap[first], heap[i]
-			i = first
+// best returns the k tokens with the largest logits, of equal ones those with the lowest ids, in the memory of c. top
+// is the largest logit. logits may be those of c.
+func best(c candidates, logits []float32, top float32, k int) candidates {
+	ids := c.ids[:k]
+	cpu.Top(ids, logits)
+	slices.Sort(ids)
+	for i, id := range ids { // id >= i: nothing that is still read is overwritten
+		c.logits[i] = logits[id] - top
+	}
+	return candidates{ids, c.logits[:k], c.weights[:k]}
+}
+
+// pickTop chooses the token that pick would choose by the logits of all tokens, if those with the largest logits alone
+// decide it, else ok is false. ids and logits are of these tokens, the first of all vocab tokens in the order of
+// cpu.Top. pickTop does not change them.
+func (p *picker) pickTop(ids []int32, logits []float32, vocab int, sampling *Sampling, seen tokenSet,
+	draw float64) (id int32, ok bool) {
+	n := sampling.TopK // the tokens that must be known
+	if sampling.Temperature == 0 {
+		n = 1
+	}
+	if n == 0 || n > len(ids) || !(logits[0] <= math.MaxFloat32) {
+		return 0, false
+	}
+	if sampling.penalises() {
+		// A penalty of 1 or more leaves the logits of the other tokens at most at the last one.
+		last := logits[len(logits)-1]
+		ids, logits = p.penalise(ids, logits, sampling, seen)
+		if sampling.RepetitionPenalty < 1 || len(ids) < vocab && logits[n-1] <= last {
+			return 0, false
 		}
 	}
-	for i := range heap {
-		heap[i] = int32(i)
+	top := logits[0]
+	switch {
+	case math.IsInf(float64(top), -1):
+		return 0, false
+	case sampling.Temperature == 0:
+		return ids[0], true
 	}
-	for i := k/2 - 1; i >= 0; i-- {
-		down(i)
+	p.order = p.order[:0]
+	for i, id := range ids[:n] {
+		p.order = append(p.order, uint64(id)<<32|uint64(math.Float32bits(logits[i])))
 	}
-	least := logits[heap[0]]
-	for i := k; i < len(logits); i++ {
-		if logits[i] > least {
-			heap[0] = int32(i)
-			down(0)
-			least = logits[heap[0]]
+	slices.Sort(p.order)
+	c := p.room(n)
+	for i, o := range p.order {
+		c.ids[i], c.logits[i] = int32(o>>32), math.Float32frombits(uint32(o))-top
+	}
+	return c.draw(sampling, draw), true
+}
+
+// penalise returns tokens and their logits, changed by the repetition penalty, in the order of cpu.Top.
+func (p *picker) penalise(ids []int32, logits []float32, sampling *Sampling, seen tokenSet) ([]int32, []float32) {
+	p.top = p.top[:0]
+	for i, id := range ids {
+		t := token{id, logits[i]}
+		if seen.has(id) {
+			t.logit = penalised(t.logit, sampling.RepetitionPenalty)
 		}
+		p.top = append(p.top, t)
 	}
-	slices.Sort(heap)
-	for i, id := range heap { // id >= i: nothing that is still read is overwritten
-		p.logits[i] = logits[id] - top
+	slices.SortFunc(p.top, func(a, b token) int { return cmp.Or(cmp.Compare(b.logit, a.logit), cmp.Compare(a.id, b.id)) })
+	p.topIDs, p.topLogits = p.topIDs[:0], p.topLogits[:0]
+	for _, t := range p.top {
+		p.topIDs, p.topLogits = append(p.topIDs, t.id), append(p.topLogits, t.logit)
 	}
-	return candidates{heap, p.logits[:k], p.weights[:k]}
+	return p.topIDs, p.topLogits
 }
 
 // notFinite returns an error for the first logit that is NaN or +Inf. -Inf is a token that is never chosen.
@@ -256,16 +305,21 @@ func (s tokenSet) reset(vocab int) tokenSet {
 
 func (s tokenSet) add(id int32) { s[id/64] |= 1 << (id % 64) }
 
+func (s tokenSet) has(id int32) bool { return s[id/64]>>(id%64)&1 != 0 }
+
 // penalise makes the tokens of the set less likely: see Sampling.RepetitionPenalty.
 func (s tokenSet) penalise(logits []float32, by float64) {
 	for i, word := range s {
 		for ; word != 0; word &= word - 1 {
 			l := &logits[i*64+mathbits.TrailingZeros64(word)]
-			if *l < 0 {
-				*l = float32(float64(*l) * by)
-			} else {
-				*l = float32(min(float64(*l)/by, math.MaxFloat32))
-			}
+			*l = penalised(*l, by)
 		}
 	}
+}
+
+func penalised(logit float32, by float64) float32 {
+	if logit < 0 {
+		return float32(float64(logit) * by)
+	}
+	return float32(min(float64(logit)/by, math.MaxFloat32))
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -32,8 +33,9 @@ const configKey = "config"
 // copies on a device.
 type Weights struct {
 	Config  Config
-	Tensors map[string]*tensor.Dense // all float32 or all float64
+	Tensors map[string]*tensor.Dense // all float32 or all float64; nil: not in host memory, see ReadWeights
 
+	source      Source          // of weights that have not been read
 	resident    *graph.Resident // the copies on the device, in the order of Config.LearnableParams; nil: in host memory
 	lastStepper *graph.Machine  // the machine whose step changed them last; nil after any other change
 	lastUser    *graph.Machine  // the machine that used them last on the device; another one waits for it first
@@ -43,10 +45,72 @@ type Weights struct {
 
 var errNoWeights = errors.New("no weights")
 
+// Source reads parameters of a file in float32.
+type Source interface {
+	Read(p nn.Param) (*tensor.Dense, error)
+	io.Closer
+}
+
+// ReadWeights returns the weights of a source, which are read when they are needed: MoveTo to a device reads one after
+// the other, so that there is one at a time in host memory. Whatever needs Tensors, such as a Model on the host, reads
+// all, as Load does. The weights close the source when it has been read, or Free.
+func ReadWeights(c Config, s Source) (_ *Weights, err error) {
+	defer fault.Name(&err, "tinylm", "weights")
+	if value.IsNil(s) {
+		return nil, errors.New("no source")
+	}
+	if err := c.check(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return &Weights{Config: c.WithDefaults(), source: s}, nil
+}
+
+// Load reads the weights of ReadWeights into Tensors, if they are not there.
+func (w *Weights) Load() (err error) {
+	defer fault.Name(&err, "tinylm", "weights")
+	return w.check()
+}
+
+// load reads the tensors of the source, if there is one.
+func (w *Weights) load() (err error) {
+	if w.source == nil {
+		return nil
+	}
+	if err := memory.CheckTotal(4 * w.Config.Parameters()); err != nil {
+		return fmt.Errorf("%d parameters in float32: %w", w.Config.Parameters(), err)
+	}
+	all := map[string]*tensor.Dense{}
+	for _, p := range w.Config.LearnableParams() {
+		if all[p.Name], err = w.source.Read(p); err != nil {
+			return err
+		}
+	}
+	w.Tensors = all
+	return w.closeSource()
+}
+
+func (w *Weights) closeSource() (err error) {
+	if w.source != nil {
+		err, w.source = w.source.Close(), nil
+	}
+	return err
+}
+
+// dtype returns the type of the weights, which have been checked.
+func (w *Weights) dtype() tensor.Dtype {
+	if v := w.Tensors["norm.weight"]; v != nil {
+		return v.Dtype()
+	}
+	return tensor.Float32
+}
+
 // MoveTo copies the weights to the memory of b. Models made from now on read and train these copies. Tensors keep their
 // values until Download. If b uses the host's memory, MoveTo does nothing. Free frees the copies.
 func (w *Weights) MoveTo(b graph.Backend) (err error) {
 	defer fault.Name(&err, "tinylm", "weights")
+	if w != nil && w.source != nil && !value.IsNil(b) && !b.Device().Host {
+		return w.readOnto(b)
+	}
 	if err := w.check(); err != nil {
 		return err
 	}
@@ -64,6 +128,22 @@ func (w *Weights) MoveTo(b graph.Backend) (err error) {
 	return err
 }
 
+// readOnto is MoveTo of weights that have not been read.
+func (w *Weights) readOnto(b graph.Backend) (err error) {
+	params := w.Config.LearnableParams()
+	shapes := make([]tensor.Shape, len(params))
+	for i, p := range params {
+		shapes[i] = p.Shape
+	}
+	w.resident, err = graph.ReadResident(b, tensor.Float32, shapes, func(i int) (*tensor.Dense, error) {
+		return w.source.Read(params[i])
+	})
+	if err != nil {
+		return err
+	}
+	return w.closeSource()
+}
+
 // checkOn refuses a backend whose memory the weights are not in.
 func (w *Weights) checkOn(b graph.Backend) error {
 	switch {
@@ -74,6 +154,16 @@ func (w *Weights) checkOn(b graph.Backend) error {
 			w.resident.Backend().Device().Name)
 	}
 	return nil
+}
+
+// builder returns a builder of parts of the model in g. The parameters have the values of Tensors; those on a device
+// alone have none before bind.
+func (w *Weights) builder(g *G.ExprGraph) *nn.Builder {
+	params := w.Config.WithDefaults().LearnableParams()
+	if w.Tensors == nil {
+		return nn.NewShapeBuilder(g, params, w.dtype())
+	}
+	return nn.NewBuilder(g, params, nn.Values(w.Tensors))
 }
 
 // bind binds the copies on the device to the nodes of parameters.
@@ -114,16 +204,32 @@ func (w *Weights) Download() (err error) {
 	case w.resident == nil:
 		return nil
 	}
-	return w.resident.Download()
+	return w.download()
 }
 
-// Free frees the copies on the device, without a Download. The models that use them must be closed first.
+// download is Download of weights on a device.
+func (w *Weights) download() error {
+	if err := w.resident.Download(); err != nil || w.Tensors != nil {
+		return err
+	}
+	w.Tensors = map[string]*tensor.Dense{}
+	for i, p := range w.Config.LearnableParams() {
+		w.Tensors[p.Name] = w.resident.HostValues()[i].(*tensor.Dense)
+	}
+	return nil
+}
+
+// Free frees the copies on the device, without a Download, and closes the source of weights that have not been read. The
+// models that use them must be closed first.
 func (w *Weights) Free() error {
-	if w == nil || w.resident == nil {
+	if w == nil {
 		return nil
 	}
-	err := w.resident.Close()
-	w.resident = nil
+	err := w.closeSource()
+	if w.resident != nil {
+		err = errors.Join(err, w.resident.Close())
+		w.resident = nil
+	}
 	return err
 }
 
@@ -166,7 +272,7 @@ func (w *Weights) Save(path string) (err error) {
 		return err
 	}
 	if w.resident != nil {
-		if err := w.resident.Download(); err != nil {
+		if err := w.download(); err != nil {
 			return err
 		}
 	}
@@ -211,6 +317,11 @@ func (w *Weights) Restore(path string, opts ...safetensors.Option) (err error) {
 	defer fault.Name(&err, "tinylm", "weights")
 	if err := w.check(); err != nil {
 		return err
+	}
+	if w.Tensors == nil {
+		if err := w.download(); err != nil {
+			return err
+		}
 	}
 	for name, v := range w.Tensors {
 		if !spec.IsRowMajor(v) {
@@ -257,13 +368,20 @@ func configOf(f safetensors.File) (c Config, err error) {
 	return c.WithDefaults(), nil
 }
 
-// check returns an error if Tensors do not fit the configuration or have different types.
+// check returns an error if Tensors do not fit the configuration or have different types. It reads those that have not been
+// read, but not those that are on a device alone.
 func (w *Weights) check() error {
 	if w == nil {
 		return errNoWeights
 	}
 	if err := w.Config.check(); err != nil {
 		return errors.New(err.Error()) // without its fields, which are no options of the caller
+	}
+	if err := w.load(); err != nil {
+		return err
+	}
+	if w.Tensors == nil && w.resident != nil {
+		return nil
 	}
 	params := w.Config.LearnableParams()
 	known, first := make(map[string]bool, len(params)), params[0].Name

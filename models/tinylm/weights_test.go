@@ -2,10 +2,12 @@ package tinylm
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,7 +15,9 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/fakedevice"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
@@ -233,4 +237,75 @@ func TestNewWeightsBySeedAndName(t *testing.T) {
 	require.Equal(t, a.Tensors[name].Float64s(), c.Tensors[name].Float64s())
 	require.NotEqual(t, a.Tensors[name].Float64s(), a.Tensors["layers.0.attn.wk_sel.weight"].Float64s())
 	require.ErrorContains(t, testutil.Err(NewWeights(small(), tensor.Int32, 1)), "type int32")
+}
+
+// tensorSource reads the tensors of other weights. The read of number fail fails.
+type tensorSource struct {
+	from         *Weights
+	fail         int
+	reads, ended int
+}
+
+func (s *tensorSource) Read(p nn.Param) (*tensor.Dense, error) {
+	if s.reads++; s.reads == s.fail {
+		return nil, errors.New("a bad sector")
+	}
+	return s.from.Tensors[p.Name].Clone().(*tensor.Dense), nil
+}
+
+func (s *tensorSource) Close() error { s.ended++; return nil }
+
+// TestReadWeights: weights of a source are read once, when they are needed: on the host all, on a device one by one, and
+// are then as good as others there. The source is closed once.
+func TestReadWeights(t *testing.T) {
+	all := newTestWeights(t, small(), tensor.Float32, 1)
+	logits := func(w *Weights, opts ...DecoderOption) []float32 {
+		d := testutil.Must(NewDecoder(w, 1, 30, opts...))(t)
+		require.NoError(t, d.Prefill(0, testutil.Tokens(1, 20, w.Config.Vocab)))
+		defer func() { require.NoError(t, d.Close()) }()
+		return slices.Clone(d.Logits(0))
+	}
+	want := logits(all)
+	read := func(fail int) (*Weights, *tensorSource) {
+		s := &tensorSource{from: all, fail: fail}
+		return testutil.Must(ReadWeights(all.Config, s))(t), s
+	}
+	w, s := read(0)
+	require.Nil(t, w.Tensors)
+	require.Zero(t, s.reads)
+	require.NoError(t, w.MoveTo(graph.NewCPU(1)))
+	require.Equal(t, want, logits(w))
+	m := testutil.Must(NewModel(w, 1, 8))(t)
+	require.NoError(t, m.Close())
+	require.NoError(t, w.Free())
+	require.Equal(t, []int{len(all.Tensors), 1}, []int{s.reads, s.ended})
+
+	f := fakedevice.New()
+	w, s = read(0)
+	require.NoError(t, w.MoveTo(f))
+	require.ErrorContains(t, w.MoveTo(f), "moved already")
+	require.Nil(t, w.Tensors)
+	require.Equal(t, want, logits(w, DecodeOn(f, graph.F32)))
+	solver := testutil.Closing(optim.NewAdamW(optim.WithLR(0.1)))(t)
+	m = testutil.Must(NewModel(w, 1, 8, WithOptimizer(solver), WithMachine(graph.WithBackend(f))))(t)
+	require.NoError(t, m.Step())
+	require.NoError(t, m.Close())
+	file := filepath.Join(t.TempDir(), "w.safetensors")
+	require.NoError(t, w.Save(file))
+	require.NotEqual(t, all.Tensors["norm.weight"].Data(), w.Tensors["norm.weight"].Data())
+	require.NoError(t, all.Save(file))
+	require.NoError(t, w.Restore(file))
+	require.Equal(t, want, logits(w, DecodeOn(f, graph.F32)))
+	require.NoError(t, w.Free())
+	require.Equal(t, []int{len(all.Tensors), 1}, []int{s.reads, s.ended})
+
+	w, s = read(3)
+	require.ErrorContains(t, w.MoveTo(f), "bad sector")
+	require.NoError(t, w.Load(), "another try")
+	require.NoError(t, w.Free())
+	require.NoError(t, w.Free())
+	require.Equal(t, 1, s.ended)
+	require.Zero(t, f.MemoryInUse)
+	require.ErrorContains(t, testutil.Err(ReadWeights(all.Config, nil)), "no source")
+	require.ErrorContains(t, testutil.Err(ReadWeights(Config{}, s)), "vocab")
 }

@@ -246,6 +246,8 @@ func TestUnsupported(t *testing.T) {
 		"half delta": {attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 4}, Delta: true},
 			list{q, q, q, of(ops.BFloat16, 1, 1, 8), lse, q}, list{q, q, q}, graph.ReasonType,
 			"o is bfloat16 (1, 1, 8), want float32"},
+		"65 largest": {vocab.TopK{K: 65}, list{f(1, 99)}, list{f(1, 65), of(tensor.Int32, 1, 65)}, graph.ReasonShape,
+			"want at most 64"},
 		"2^16 operands": {pointwise.Add{}, slices.Repeat(list{f(1)}, 1<<16), list{f(1)}, graph.ReasonSize, "65537 operands"},
 	} {
 		s := graph.Call{Spec: x.op, In: x.in, Out: x.out}

@@ -24,7 +24,7 @@ func TestOnDevice(t *testing.T) {
 		choices := testutil.Must(e.Choose(t.Context(), []Question{{"q", []string{"a", "b"}, 0}}))(t)
 		likelihoods[i] = choices.Answers[0].LogLikelihoods[1]
 		needles[i] = testutil.Must(e.Needles(t.Context(), text, []int{200}, Depths(2), 1, 1))(t)
-		testutil.Must(e.Speed(t.Context(), text[:20], 2))(t)
+		testutil.Must(e.Speed(t.Context(), text[:20], 2, 2))(t)
 	}
 	require.InEpsilon(t, losses[0], losses[1], 1e-5)
 	require.InEpsilon(t, likelihoods[0], likelihoods[1], 1e-5)

@@ -7,10 +7,17 @@ package evaluate
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"runtime"
+	"strconv"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
+	"github.com/gorgonia-nsa/nsa/internal/origin"
+	"github.com/gorgonia-nsa/nsa/internal/saved"
 	"github.com/gorgonia-nsa/nsa/internal/terminal"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
@@ -27,6 +34,52 @@ type Evaluator struct {
 	Backend   graph.Backend
 	Precision graph.Precision
 	Status    io.Writer // gets lines about the progress; nil: none
+
+	closers command.Closers // of Open
+}
+
+// Open opens a model, of train.FindModel, with the tokenizer at a path or, if that is empty, its own, and moves it to a
+// device, auto, cpu or cuda:N. Errors name the flags -model, -device and -precision.
+func Open(model, tokenizer, device, precision string, status io.Writer) (_ *Evaluator, about Model, err error) {
+	defer fault.Name(&err, "evaluate", "")
+	if status == nil {
+		status = io.Discard
+	}
+	m, err := saved.Open(model, tokenizer, device, precision, status)
+	if err != nil {
+		return nil, about, err
+	}
+	if err := m.Weights.MoveTo(m.Backend); err != nil {
+		return nil, about, errors.Join(err, m.Close())
+	}
+	terminal.Printf(status, "%v\n", m)
+	c := m.Weights.Config.WithDefaults()
+	return &Evaluator{m.Weights, m.Tokenizer, m.Backend, m.Precision, status, m.Closers}, Model{Path: model,
+		Weights: m.WeightsFile, Attention: string(c.Attention), Parameters: c.Parameters(),
+		Layers: c.Layers, Vocab: c.Vocab, Context: c.Context}, nil
+}
+
+// Close frees what Open has opened.
+func (e *Evaluator) Close() error {
+	if e == nil {
+		return nil
+	}
+	return e.closers.Close()
+}
+
+// Origin returns what describes the origin of the numbers of a program, by name. set is its command line.
+func (e *Evaluator) Origin(program string, set *flag.FlagSet) map[string]string {
+	device := origin.Processor()
+	if d := e.Backend.Device(); !d.Host {
+		device = d.Name
+	}
+	all := map[string]string{}
+	for _, c := range origin.Columns(program, set, origin.Column{Name: "device", Value: device},
+		origin.Column{Name: "cores", Value: strconv.Itoa(runtime.GOMAXPROCS(0))},
+		origin.Column{Name: "precision", Value: e.Precision.String()}) {
+		all[c.Name] = c.Value
+	}
+	return all
 }
 
 // check returns an error if a field is missing.
@@ -76,13 +129,13 @@ func losses(m *tinylm.Model, tokens []int32) ([]float64, error) {
 	return list, nil
 }
 
-// sampler returns a sampler of one sequence of at most so many tokens. Close ends its decoder.
-func (e *Evaluator) sampler(tokens int) (s *tinylm.Sampler, d *tinylm.Decoder, err error) {
+// sampler returns a sampler of so many sequences of at most so many tokens. Close ends its decoder.
+func (e *Evaluator) sampler(sequences, tokens int) (s *tinylm.Sampler, d *tinylm.Decoder, err error) {
 	var opts []tinylm.DecoderOption
 	if !e.Backend.Device().Host || e.Precision != graph.F32 {
 		opts = append(opts, tinylm.DecodeOn(e.Backend, e.Precision))
 	} // else the decoder chooses the number of workers
-	if d, err = tinylm.NewDecoder(e.Weights, 1, tokens, opts...); err != nil {
+	if d, err = tinylm.NewDecoder(e.Weights, sequences, tokens, opts...); err != nil {
 		return nil, nil, err
 	}
 	s, err = tinylm.NewSampler(d, e.Tokenizer)

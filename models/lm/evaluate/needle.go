@@ -77,7 +77,7 @@ func (e *Evaluator) Needles(ctx context.Context, text []int32, lengths []int, de
 			return nil, err
 		}
 	}
-	s, d, err := e.sampler(longest + answerTokens)
+	s, d, err := e.sampler(1, longest+answerTokens)
 	if err != nil {
 		return nil, err
 	}

@@ -26,6 +26,8 @@ type Options struct {
 	Windows int    // at most so many; 0: no perplexity
 	Decode  int    // tokens to decode behind a prompt of Length for the speed; 0: none
 
+	Sequences int // that decode at once, for the speed
+
 	Needles Lengths // of haystacks
 	Depths  int     // of the needle in each of them
 	Times   int     // at each length and depth
@@ -86,6 +88,7 @@ func (o *Options) flags() *flag.FlagSet {
 		fmt.Sprintf("tokens of a window; 0: as in the model's training, at most %d", MaxLength))
 	set.IntVar(&o.Windows, "windows", 8, "windows of the text to measure the perplexity of, at most; 0: none")
 	set.IntVar(&o.Decode, "decode", 64, "tokens to decode behind a prompt of -length, for the speed; 0: none")
+	set.IntVar(&o.Sequences, "sequences", 1, "sequences that decode at once, for the speed, each behind a prompt of its own")
 	set.Var(&o.Needles, "needles", "`lengths` in tokens of haystacks, such as 512,2048; empty: none")
 	set.IntVar(&o.Depths, "depths", 5, "depths of a needle, from the beginning of a haystack to its end")
 	set.IntVar(&o.Times, "times", 3, "needles of each length and depth")
@@ -138,6 +141,7 @@ func (o *Options) Validate() (err error) {
 		name        string
 		v, min, max int
 	}{{"windows", o.Windows, 0, math.MaxInt32}, {"decode", o.Decode, 0, MaxLength}, {"depths", o.Depths, 1, maxCells},
+		{"sequences", o.Sequences, 1, maxSequences},
 		{"times", o.Times, 1, math.MaxInt32}} {
 		if s.v < s.min || s.v > s.max {
 			return fmt.Errorf("-%s is %d, want %d to %d", s.name, s.v, s.min, s.max)

@@ -135,7 +135,7 @@ func TestContextEnds(t *testing.T) {
 	require.ErrorIs(t, err, stop)
 	require.Contains(t, status.String(), "window 1 of 10: ")
 	require.NotContains(t, status.String(), "window 2 of 10: ", "the current window is the last one")
-	_, err = e.Speed(ctx, text, 3)
+	_, err = e.Speed(ctx, text, 2, 3)
 	require.ErrorIs(t, err, stop)
 	_, err = e.Needles(ctx, text, []int{300}, Depths(2), 1, 1)
 	require.ErrorIs(t, err, stop)
@@ -146,12 +146,14 @@ func TestContextEnds(t *testing.T) {
 // TestSpeedCounts: the numbers are of the second pass alone, whose prompt and steps are those asked for.
 func TestSpeedCounts(t *testing.T) {
 	e := evaluator(t, tinylm.NSA, byteTokens(t))
-	s := testutil.Must(e.Speed(t.Context(), testutil.Tokens(1, 100, 256), 7))(t)
-	require.Equal(t, []int{100, 7}, []int{s.Prompt, s.Decoded})
-	require.Positive(t, s.Prefill)
-	require.Positive(t, s.Decode)
-	for _, n := range [][2]int{{0, 1}, {1, 0}, {1, MaxLength + 1}} {
-		_, err := e.Speed(t.Context(), make([]int32, n[0]), n[1])
+	for _, sequences := range []int{1, 3} {
+		s := testutil.Must(e.Speed(t.Context(), testutil.Tokens(1, 100, 256), sequences, 7))(t)
+		require.Equal(t, []int{sequences, 100, 7 * sequences}, []int{s.Sequences, s.Prompt, s.Decoded})
+		require.Positive(t, s.Prefill)
+		require.Positive(t, s.Decode)
+	}
+	for _, n := range [][3]int{{0, 1, 1}, {1, 1, 0}, {1, 1, MaxLength + 1}, {1, 0, 1}, {1, maxSequences + 1, 1}} {
+		_, err := e.Speed(t.Context(), make([]int32, n[0]), n[1], n[2])
 		require.ErrorContains(t, err, "evaluate: speed: ")
 	}
 }

@@ -110,8 +110,8 @@ func (p *Perplexity) table() string {
 }
 
 func (s *Speed) table() string {
-	return fmt.Sprintf("\nprefill: %d tokens, %.0f tokens/s; decode behind it: %d tokens, %.1f tokens/s\n", s.Prompt,
-		s.Prefill, s.Decoded, s.Decode)
+	return fmt.Sprintf("\nsequences: %d; prefill: %d tokens, %.0f tokens/s; decode behind it: %d tokens, %.1f tokens/s\n",
+		s.Sequences, s.Prompt, s.Prefill, s.Decoded, s.Decode)
 }
 
 func needleTable(list []Needle) string {

@@ -6,15 +6,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"slices"
-	"strconv"
 
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
-	"github.com/gorgonia-nsa/nsa/internal/origin"
-	"github.com/gorgonia-nsa/nsa/internal/saved"
 	"github.com/gorgonia-nsa/nsa/internal/terminal"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 )
@@ -90,7 +86,7 @@ func (o *Options) questions() ([]Question, error) {
 // run is a call of Run.
 type run struct {
 	*Options
-	evaluator Evaluator
+	evaluator *Evaluator
 	out       io.Writer
 	length    int // tokens of a window
 	text      []int32
@@ -100,38 +96,14 @@ type run struct {
 
 // open opens the model and the device.
 func (r *run) open(status io.Writer) error {
-	m, err := saved.Open(r.Model, r.Tokenizer, status)
+	e, about, err := Open(r.Model, r.Tokenizer, r.Device, r.Precision, status)
 	if err != nil {
 		return err
 	}
-	r.closers.Add(m.Close)
-	if err := m.MoveTo(r.Device, r.Precision); err != nil {
-		return err
-	}
-	r.evaluator = Evaluator{Weights: m.Weights, Tokenizer: m.Tokenizer, Backend: m.Backend, Precision: m.Precision,
-		Status: status}
-	c := m.Weights.Config.WithDefaults()
-	r.report = Report{Origin: r.origin(), Model: Model{
-		Path: r.Model, Weights: m.WeightsFile, Attention: string(c.Attention), Parameters: c.Parameters(),
-		Layers: c.Layers, Vocab: c.Vocab, Context: c.Context,
-	}}
-	terminal.Printf(status, "%v\n", m)
+	r.closers.Add(e.Close)
+	r.evaluator = e
+	r.report = Report{Origin: e.Origin(program, r.flagSet()), Model: about}
 	return nil
-}
-
-// origin returns what describes the origin of the numbers, by name.
-func (r *run) origin() map[string]string {
-	device := origin.Processor()
-	if d := r.evaluator.Backend.Device(); !d.Host {
-		device = d.Name
-	}
-	all := map[string]string{}
-	for _, c := range origin.Columns(program, r.flagSet(), origin.Column{Name: "device", Value: device},
-		origin.Column{Name: "cores", Value: strconv.Itoa(runtime.GOMAXPROCS(0))},
-		origin.Column{Name: "precision", Value: r.Precision}) {
-		all[c.Name] = c.Value
-	}
-	return all
 }
 
 // haystacks is the length of the text of haystacks, in the longest of them, if a folder has as much.
@@ -168,7 +140,7 @@ func (r *run) readText(ctx context.Context) error {
 
 // measure measures what the options ask for.
 func (r *run) measure(ctx context.Context, questions []Question) (err error) {
-	e, p := &r.evaluator, &r.report
+	e, p := r.evaluator, &r.report
 	if r.Data != "" && r.Windows > 0 {
 		if p.Perplexity, err = e.Perplexity(ctx, r.text, r.length, r.Windows); err != nil {
 			return err
@@ -179,7 +151,7 @@ func (r *run) measure(ctx context.Context, questions []Question) (err error) {
 	}
 	if r.Data != "" && r.Decode > 0 {
 		prompt := append(e.Tokenizer.Prefix(), r.text...)
-		if p.Speed, err = e.Speed(ctx, prompt[:min(len(prompt), r.length)], r.Decode); err != nil {
+		if p.Speed, err = e.Speed(ctx, prompt[:min(len(prompt), r.length)], r.Sequences, r.Decode); err != nil {
 			return err
 		}
 		if err := r.save(p.Speed.table()); err != nil {

@@ -135,7 +135,7 @@ func TestFlagsRefuseValues(t *testing.T) {
 	nonsense := map[string][]string{
 		"length": {"-1", "1", "131073", "x"}, "windows": {"-1", "x"}, "decode": {"-1", "131073", "x"},
 		"needles": {"x", "0", "-5", "131073", "200,", "200;300", "200,300,200"},
-		"depths":  {"0", "-1", "1025", "x"}, "times": {"0", "x"},
+		"depths":  {"0", "-1", "1025", "x"}, "times": {"0", "x"}, "sequences": {"0", "1025", "x"},
 		"seed": {"-1", "x"}, "device": {"tpu"}, "precision": {"f8", ""}, "model": {""}, "no-such-flag": {"1"},
 	}
 	failing := map[string]string{"model": "/missing", "tokenizer": "/missing", "data": "/missing",
@@ -201,7 +201,7 @@ func TestNilArguments(t *testing.T) {
 	require.ErrorContains(t, (*Options)(nil).Validate(), "no options")
 	require.ErrorContains(t, Run(t.Context(), o, nil, io.Discard), "no writer")
 	require.ErrorContains(t, Run(t.Context(), o, io.Discard, (*bytes.Buffer)(nil)), "no writer")
-	require.NoError(t, Run(t.Context(), &Options{Model: model, Data: data, Windows: 1, Depths: 1, Times: 1,
+	require.NoError(t, Run(t.Context(), &Options{Model: model, Data: data, Windows: 1, Depths: 1, Times: 1, Sequences: 1,
 		Device: "cpu", Precision: "f32"}, io.Discard, io.Discard))
 	require.ErrorIs(t, Run(t.Context(), o, broken{}, io.Discard), syscall.ENOSPC)
 }

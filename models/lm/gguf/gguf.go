@@ -32,6 +32,7 @@ type File struct {
 	metadata map[string]value
 	names    []string // of the tensors, in the order of the header
 	tensors  map[string]tensor
+	head     int64 // bytes before the descriptions of the tensors
 }
 
 // tensor is where and what a tensor is.
@@ -101,6 +102,19 @@ func (f *File) Read(name string, dst []float32) error {
 	return nil
 }
 
+// MetadataAlone returns the content of a file that has the metadata of f and no tensors.
+func (f *File) MetadataAlone() ([]byte, error) {
+	if f.file == nil {
+		return nil, errors.New("gguf: no file")
+	}
+	content := make([]byte, f.head)
+	if _, err := f.file.ReadAt(content, 0); err != nil {
+		return nil, fault.In("gguf", f.path, err)
+	}
+	clear(content[8:16]) // the number of tensors
+	return content, nil
+}
+
 // readHeader reads and checks all that comes before the data.
 func (f *File) readHeader() error {
 	h := newHeader(f.file, f.file.Size())
@@ -127,6 +141,7 @@ func (f *File) readHeader() error {
 		}
 		f.metadata[key] = v
 	}
+	f.head = h.pos
 	alignment, err := GetOr(f, "general.alignment", defaultAlignment)
 	if err != nil {
 		return err

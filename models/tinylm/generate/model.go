@@ -34,7 +34,7 @@ func openModel(o *Options, slots int, status io.Writer) (_ *model, err error) {
 		return nil, err
 	}
 	m := &model{}
-	if m.Model, err = saved.Open(path, o.Tokenizer, status); err != nil {
+	if m.Model, err = saved.Open(path, o.Tokenizer, o.Device, o.Precision, status); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -54,7 +54,7 @@ func openModel(o *Options, slots int, status io.Writer) (_ *model, err error) {
 		return nil, command.UsageError(fmt.Errorf("%d texts at once of -context %d, want at most %d tokens: see -batch",
 			slots, m.context, tinylm.MaxTokens))
 	}
-	if err := m.MoveTo(o.Device, o.Precision); err != nil {
+	if err := m.Weights.MoveTo(m.Backend); err != nil {
 		return nil, err
 	}
 	opts := []tinylm.DecoderOption{tinylm.PrefillChunk(o.PrefillChunk)}

@@ -90,6 +90,8 @@ func (d *display) step(r *runner, rate float64) {
 	first := d.stepText == nil
 	d.stepText, d.done = d.text(r, rate), r.progress()
 	switch {
+	case first && r.Align:
+		d.line("first batch: error %.4f; %.3g s per step", r.state.MeanLoss, float64(r.stepTokens())/rate)
 	case first:
 		d.line("first batch: loss %.3f (uniform guess: ln %d = %.3f); %.3g s per step",
 			r.state.MeanLoss, r.corpus.Vocab(), math.Log(float64(r.corpus.Vocab())), float64(r.stepTokens())/rate)
@@ -115,6 +117,10 @@ func (d *display) evaluated(r *runner, e evaluation) {
 	held, bits, perplexity := fmt.Sprintf("held out %.3f", e.HeldOut), fmt.Sprintf("%.3f bits per byte",
 		r.corpus.BitsPerByte(e.HeldOut)),
 		fmt.Sprintf("perplexity %.4g", math.Exp(e.HeldOut))
+	if r.Align {
+		d.write(append(state, field{0, fmt.Sprintf("held out %.4f", e.HeldOut)}).text(columns))
+		return
+	}
 	line := append(state, field{0, fmt.Sprintf("%s (%s, %s)", held, bits, perplexity)}).text(0)
 	if columns > 0 && terminal.Columns(line) > columns {
 		line = append(state, field{0, held}, field{1, bits}, field{5, perplexity}).text(columns)

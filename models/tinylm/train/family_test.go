@@ -13,8 +13,8 @@ import (
 )
 
 // TestModelOfAnotherFamily: a dense model with gated MLPs, a tied head, biases and norms of queries is trained, in whole
-// with dense and with sparse layers, and by low-rank updates alone. Each run is stopped and resumed to the same bits,
-// and begins another one.
+// with dense and with sparse layers, by low-rank updates alone, and in its sparse layers alone. Each run is stopped and
+// resumed to the same bits, and begins another one.
 func TestModelOfAnotherFamily(t *testing.T) {
 	t.Parallel()
 	c := tinylm.Config{Vocab: 256, Context: 64, Layers: 2, Attention: tinylm.Dense,
@@ -30,13 +30,13 @@ func TestModelOfAnotherFamily(t *testing.T) {
 		"-eval-tokens", "512", "-final-eval", "1024", "-sample", "8", "-device", "cpu"}, data...)
 	sparse := []string{"-attention", "nsa", "-block", "8", "-stride", "4", "-select-block", "8", "-top-n", "4", "-window", "16",
 		"-gate-hidden", "8"}
-	for _, more := range [][]string{nil, sparse, {"-lora", "4"}, append(sparse, "-lora", "4")} {
+	for _, more := range [][]string{nil, sparse, {"-lora", "4"}, append(sparse, "-lora", "4"), append(sparse, "-align")} {
 		whole := newRun(t, append(args, more...)...)
 		w := testutil.Must(tinylm.LoadWeights(filepath.Join(whole, modelFile)))(t)
 		require.Equal(t, base.Config.Family, w.Config.Family)
 		require.Equal(t, base.Config.Projections, w.Config.Projections)
 		for name, v := range base.Tensors {
-			if trained := w.Tensors[name]; trained != nil && w.Config.LoRA > 0 {
+			if trained := w.Tensors[name]; trained != nil && !w.Config.Trains(name) {
 				require.Equal(t, v.Data(), trained.Data(), name)
 			} else if trained != nil {
 				require.NotEqual(t, v.Data(), trained.Data(), name)
@@ -52,6 +52,8 @@ func TestModelOfAnotherFamily(t *testing.T) {
 		}
 		newRun(t, append([]string{"-steps", "1", "-init", whole}, data...)...)
 	}
+	require.ErrorContains(t, refusal("-align", "-out", newFolder(t)), "-align without -init")
+	require.ErrorContains(t, refusal(append(args, "-align", "-out", newFolder(t))...), "layers that are not dense")
 	require.ErrorContains(t, refusal("-lora", "4", "-out", newFolder(t)), "-lora without -init")
 	require.ErrorContains(t, refusal(append(args, "-lora", "-1", "-out", newFolder(t))...), "lora")
 }

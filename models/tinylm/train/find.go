@@ -121,6 +121,9 @@ func (f folder) newestWhole() (path string, damaged []error, err error) {
 func (m *SavedModel) Open(tokenizerPath string) (_ *tinylm.Weights, _ *tokenizer.Tokenizer, err error) {
 	defer fault.Name(&err, "train", "")
 	w, err := m.load()
+	if err == nil && w.Config.Align {
+		w, err = w.Aligned()
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -168,7 +171,7 @@ func (m *SavedModel) Warnings() (list []string) {
 // load reads the weights. If their file has gone away, it finds the model again.
 func (m *SavedModel) load() (w *tinylm.Weights, err error) {
 	if m.foreign {
-		return lm.ReadWeights(m.WeightsFile)
+		return lm.OpenWeights(m.WeightsFile)
 	}
 	err = m.retry(func() error {
 		if w, err = tinylm.LoadWeights(m.WeightsFile); !errors.Is(err, fs.ErrNotExist) {

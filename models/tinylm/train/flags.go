@@ -133,6 +133,9 @@ func loadInit(path string) (_ *tinylm.Weights, warnings []string, err error) {
 			return nil, nil, err
 		}
 		w, err := found.load()
+		if err == nil {
+			err = w.Load()
+		}
 		return w, found.Warnings(), err
 	}
 	if err := verifyWeights(path); err != nil {

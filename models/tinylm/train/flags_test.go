@@ -30,7 +30,7 @@ func TestFlagsRefuseValues(t *testing.T) {
 		"preset": {"huge", "Tiny"}, "attention": {"linear"}, "phi": {"max"}, "device": {"tpu", "cuda:x", "cuda:-1"},
 		"precision": {"f8", "F64"}, "optimizer": {"sgd", "Muon"},
 		"family": {"x", "{", `{"Size":1}`}, "packed": {"maybe"}, "recompute": {"2"}, "shard": {"maybe"}, "context-parallel": {"0", "-1", "2"}, "ext": {".nothing"},
-		"batch": {"0", "-3", "100000000"}, "accumulate": {"-1"}, "steps": {"-1"},
+		"batch": {"0", "-3", "100000000"}, "align": {"maybe"}, "accumulate": {"-1"}, "steps": {"-1"},
 		"minutes": {"-1", "NaN", "Inf", "1e300"},
 		"context": {"0", "-1"}, "layers": {"0", "-1", "100000000"}, "dim": {"0", "-8"}, "heads": {"0", "-3"},
 		"kv-heads": {"0", "3"}, "key-dim": {"0", "3"},

@@ -260,7 +260,7 @@ func (r *runner) openWeights(from *checkpoint) (err error) {
 			r.display.warn("%s", text)
 		}
 		if err := r.makeSparse(c); err != nil {
-			return err
+			return fmt.Errorf("-init %s: %w", r.Init, err)
 		}
 		if r.LoRA > 0 && r.weights.Config.LoRA == 0 {
 			if r.weights, err = r.weights.WithLoRA(r.LoRA, r.Seed); err != nil {
@@ -286,14 +286,21 @@ func (r *runner) openWeights(from *checkpoint) (err error) {
 	return nil
 }
 
-// makeSparse gives dense weights the layers of c, if these are not all dense: see lm.WithNSA. Dense weights have no sizes
-// of the branches; those of the options are as good.
+// makeSparse gives dense weights the layers of c, if these are not all dense: see lm.WithNSA. From those of an alignment
+// it takes the dense layers, unless c aligns too. Dense weights have no sizes of the branches; those of the options are
+// as good.
 func (r *runner) makeSparse(c tinylm.Config) (err error) {
 	has := &r.weights.Config
 	switch {
+	case has.Align && !c.Align:
+		r.weights, err = r.weights.Aligned()
+	case has.Align != c.Align && has.Attention != tinylm.Dense:
+		err = fmt.Errorf("%s attention without dense layers beside it: -align begins with a dense model, or with a run of -align",
+			has.Attention)
 	case has.Attention != tinylm.Dense:
 	case c.Attention != tinylm.Dense:
-		r.weights, err = lm.WithNSA(r.weights, lm.Sparse{Params: c.Params, GateHidden: c.GateHidden, Attention: c.Attention, Seed: r.Seed})
+		r.weights, err = lm.WithNSA(r.weights, lm.Sparse{Params: c.Params, GateHidden: c.GateHidden, Attention: c.Attention,
+			Seed: r.Seed, Align: c.Align})
 	default:
 		has.Params, has.GateHidden, has.Phi, has.PhiHidden = c.Params, c.GateHidden, c.Phi, c.PhiHidden
 	}

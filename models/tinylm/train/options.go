@@ -49,6 +49,7 @@ type Options struct {
 	GateHidden  int     `yaml:"gate-hidden" fixed:"true" help:"hidden width of the gates' MLP"`
 	Family      string  `yaml:"family" fixed:"true" help:"JSON of what TinyLM has not; -init sets it"`
 	Init        string  `yaml:"init" fixed:"true" help:"weights and sizes to begin with: what -model of generate takes"`
+	Align       bool    `yaml:"align" fixed:"true" help:"train sparse layers alone, to the outputs of those of -init"`
 	LoRA        int     `yaml:"lora" fixed:"true" help:"rank of updates of the matrices, which alone are trained; 0: all is"`
 	Seed        uint64  `yaml:"seed" fixed:"true" help:"seed of weights, order of the data and sample"`
 	Batch       int     `yaml:"batch" fixed:"true" help:"sequences that run at once"`
@@ -157,7 +158,8 @@ func familyOf(c tinylm.Config) string {
 func (o *Options) Model(vocab int) tinylm.Config {
 	f, _ := o.family()
 	c := o.tinyLM(max(vocab, f.Vocab))
-	c.Family, c.RoPEBase, c.RoPEScaling, c.Projections, c.LoRA = f.Family, f.RoPEBase, f.RoPEScaling, f.Projections, o.LoRA
+	c.Family, c.RoPEBase, c.RoPEScaling, c.Projections = f.Family, f.RoPEBase, f.RoPEScaling, f.Projections
+	c.LoRA, c.Align = o.LoRA, o.Align
 	return c
 }
 
@@ -222,6 +224,9 @@ func (o *Options) Validate() error {
 	}
 	if o.LoRA > 0 && o.Init == "" {
 		return errors.New("train: -lora without -init: it changes the weights that -init names")
+	}
+	if o.Align && (o.Init == "" || o.LoRA > 0) {
+		return errors.New("train: -align without -init, or with -lora: it trains layers to the outputs of those of -init")
 	}
 	if _, err := o.family(); err != nil {
 		return fmt.Errorf("train: %w", err)

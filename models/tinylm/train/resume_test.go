@@ -300,7 +300,7 @@ func TestResumeOfChangedOptions(t *testing.T) {
 	}{
 		{false, text, "", ""},
 		{false, "# a note\n" + text, "-lr 1e-4 -steps 3", ""},
-		{false, strings.Join(strings.SplitAfter(text, "\n")[:14], ""), "", "no line for accumulate, batch, beta2, block, "},
+		{false, strings.Join(strings.SplitAfter(text, "\n")[:14], ""), "", "no line for accumulate, align, batch, beta2, block, "},
 		{false, "", "", "no line for accumulate, "},
 		{false, without("batch"), "",
 			"no line for batch: a run writes all options, so the file was cut or is of an older version; " +

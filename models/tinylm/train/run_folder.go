@@ -26,6 +26,9 @@ import (
 func (r *runner) openFolder() (err error) {
 	about := runlog.Options{Title: "TinyLM on " + r.corpus.Name(), BytesPerToken: r.corpus.BytesPerToken(),
 		Guard: r.ownFolder}
+	if r.Align {
+		about.BytesPerToken, about.RelativeError = 0, true
+	}
 	if r.resume != "" {
 		r.log, err = runlog.Resume(string(r.folder), r.state.Step, about)
 	} else if r.log, err = r.createFolder(about); err == nil {

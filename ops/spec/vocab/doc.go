@@ -1,2 +1,2 @@
-// Package vocab has the specs of the ops over a vocabulary: Embedding and CrossEntropy, and of their gradients.
+// Package vocab has the specs of the ops over a vocabulary: Embedding, CrossEntropy and TopK, and of their gradients.
 package vocab

@@ -74,5 +74,6 @@ func TestStoredTypes(t *testing.T) {
 		"vocab.CrossEntropyGrad": "logits float32, targets int32, lse dloss float32 -> dlogits half",
 		"vocab.Embedding":        "weight float32, ids int32 -> y float32",
 		"vocab.EmbeddingGrad":    "ids int32, dy half -> dweight float32",
+		"vocab.TopK":             "logits float32 -> top float32, ids int32",
 	}, stored)
 }

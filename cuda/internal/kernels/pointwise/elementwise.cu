@@ -7,6 +7,7 @@
 //
 // Outputs are written with =. An output may be one of the inputs. Nothing is saved.
 #include "common.cuh"
+#include "overlap.cuh"
 
 namespace nsa {
 
@@ -90,6 +91,8 @@ template <typename T> __device__ void sigmoid_grad(const BinaryParams& p) {
 }
 
 template <typename T> __device__ void swiglu(const BinaryParams& p) {
+  next_may_start();
+  await_previous();
   binary<T>(p, [](float gate, float up) { return gate * sigmoid_of<T>(gate) * up; });
 }
 

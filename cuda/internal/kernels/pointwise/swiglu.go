@@ -14,12 +14,19 @@ type swigluGradParams struct {
 	n                        int64
 }
 
+// maxOverlappingRows is the number of rows up to which SwiGLU overlaps the launch before it. With so few, as in
+// decoding, the launches of linear layers around it do, too.
+const maxOverlappingRows = 64
+
 func swiGLUEntry() kernels.EntryFor[pointwise.SwiGLU] {
 	return kernels.EntryFor[pointwise.SwiGLU]{
 		Types: kernels.In(kernels.Float("gate", "up")).Out(kernels.Float("y")),
 		Launches: func(b *kernels.Builder, _ pointwise.SwiGLU) {
 			y := b.Out[0]
 			b.AddElements(b.Type.Name("swiglu"), b.Type, y.N(), &binaryParams{b.In[0].Ref, b.In[1].Ref, y.Ref, y.N()})
+			if rows, _ := y.Rows(); rows <= maxOverlappingRows {
+				b.Overlap()
+			}
 		},
 	}
 }

@@ -1,4 +1,4 @@
-// Package vocab holds the kernels of embedding and cross entropy.
+// Package vocab holds the kernels of embedding, cross entropy and the largest logits.
 package vocab
 
 import (
@@ -8,4 +8,6 @@ import (
 )
 
 // Entries returns the entries of the ops.
-func Entries() []kernels.Entry { return slices.Concat(embeddingEntries(), crossEntropyEntries()) }
+func Entries() []kernels.Entry {
+	return slices.Concat(embeddingEntries(), crossEntropyEntries(), topKEntries())
+}
