@@ -114,7 +114,7 @@ func newAccuracyCase(shape accuracyShape, kind string, scale float64) *accuracyC
 		}},
 		{"selected by " + shape.method, "k", "v", ref.SelectedMask(c.blocks, 1, s, 1, p.SelectBlock),
 			func(q, k, v *G.Node) *G.Node {
-				blocks := intInput(q.Graph(), "idx", c.blocks, 1, s, 1, p.TopN)
+				blocks := inputOf(q.Graph(), "idx", c.blocks, 1, s, 1, p.TopN)
 				return must(ops.SelectedAttention(q, k, v, blocks, p.SelectBlock))
 			}},
 		{"window", "kw", "vw", ref.WindowMask(p.Window), func(q, k, v *G.Node) *G.Node {

@@ -110,7 +110,7 @@ func (a attentionBench) dense(q *G.Node, in func(string, int) *G.Node) *G.Node {
 // selectedBranch returns selected attention over randomBlocks.
 func (a attentionBench) selectedBranch(share int) graphOf {
 	return func(q *G.Node, in func(string, int) *G.Node) *G.Node {
-		blocks := intInput(q.Graph(), "idx", a.randomBlocks(share), 1, a.s, a.kvHeads, base.TopN)
+		blocks := inputOf(q.Graph(), "idx", a.randomBlocks(share), 1, a.s, a.kvHeads, base.TopN)
 		return must(ops.SelectedAttention(q, in("k", a.s), in("v", a.s), blocks, base.SelectBlock))
 	}
 }

@@ -120,7 +120,7 @@ func newDecodeStep(shape attentionShape, c decode.KVCache, s, layers int) *decod
 			table = append(table, int32(slot*perSlot+page))
 		}
 	}
-	pages := intInput(g, "page table", table, c.Slots, 1+perSlot)
+	pages := inputOf(g, "page table", table, c.Slots, 1+perSlot)
 	for i := range layers {
 		cache := inputOf(g, fmt.Sprint("cache ", i), cacheOf(c), c.Elements())
 		d.caches = append(d.caches, cache)

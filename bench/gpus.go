@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,6 +20,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/gather"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
@@ -286,8 +286,8 @@ func (j ranksJob) measureContext(g graph.Group, b graph.Backend) []rankFigures {
 		still(), tinylm.WithRecompute(), tinylm.WithGroup(g), tinylm.WithContext(g.Size()))
 	f.Memory = most(g, f.Memory)
 	sum := 0.0
-	for _, loss := range must(g.AllGather("loss", binary.BigEndian.AppendUint64(nil, math.Float64bits(f.Losses[1])))) {
-		sum += math.Float64frombits(binary.BigEndian.Uint64(loss))
+	for _, loss := range must(gather.JSON(g, "loss", f.Losses[1])) {
+		sum += loss
 	}
 	f.Losses[1] = sum / float64(g.Size())
 	return []rankFigures{f}
@@ -342,9 +342,4 @@ func (j ranksJob) measureLayer(g graph.Group, b graph.Backend) []rankFigures {
 	return []rankFigures{{Forward: forward, Backward: both - forward, Memory: memory}}
 }
 
-func most(g graph.Group, x int) (n int) {
-	for _, theirs := range must(g.AllGather("memory", binary.BigEndian.AppendUint64(nil, uint64(x)))) {
-		n = max(n, int(binary.BigEndian.Uint64(theirs)))
-	}
-	return n
-}
+func most(g graph.Group, x int) int { return slices.Max(must(gather.JSON(g, "memory", x))) }

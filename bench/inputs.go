@@ -18,16 +18,10 @@ func input(g *G.ExprGraph, name string, shape ...int) *G.Node {
 	return inputOf(g, name, normal(tensor.Shape(shape).TotalSize()), shape...)
 }
 
-// inputOf returns a float32 input that holds data.
-func inputOf(g *G.ExprGraph, name string, data []float32, shape ...int) *G.Node {
+// inputOf returns an input that holds data.
+func inputOf[T float32 | int32](g *G.ExprGraph, name string, data []T, shape ...int) *G.Node {
 	v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(data))
-	return G.NewTensor(g, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
-}
-
-// intInput returns an int32 input that holds data.
-func intInput(g *G.ExprGraph, name string, data []int32, shape ...int) *G.Node {
-	v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(data))
-	return G.NewTensor(g, tensor.Int32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
+	return G.NewTensor(g, v.Dtype(), len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
 }
 
 // addGradients adds the gradients of wrt to the graph of y, whose own gradient is dy.

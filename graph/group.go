@@ -1,10 +1,11 @@
 package graph
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/gorgonia-nsa/nsa/internal/gather"
 )
 
 // Group is the ranks of a job: processes, one for each device, that run the same plan. Package graph/dist makes Groups.
@@ -45,24 +46,12 @@ func Agree(g Group, facts map[string]string) error {
 	if g.Size() == 1 {
 		return nil
 	}
-	own, err := json.Marshal(facts)
+	all, err := gather.JSON(g, "comparison of ranks", facts)
 	if err != nil {
 		return err
 	}
-	all, err := g.AllGather("comparison of ranks", own)
-	if err != nil {
-		return err
-	}
-	var first map[string]string
-	for rank, data := range all {
-		var theirs map[string]string
-		if err := json.Unmarshal(data, &theirs); err != nil {
-			return fmt.Errorf("rank %d: comparison of ranks: %w", rank, err)
-		}
-		if rank == 0 {
-			first = theirs
-			continue
-		}
+	first := all[0]
+	for rank, theirs := range all {
 		names := slices.AppendSeq(slices.Collect(maps.Keys(first)), maps.Keys(theirs))
 		for _, name := range slices.Sorted(slices.Values(names)) {
 			if first[name] != theirs[name] {

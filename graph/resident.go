@@ -247,11 +247,7 @@ func (r *Resident) Download() error {
 
 // copyAll calls copyOne for each value. It waits for the backend before and after.
 func (r *Resident) copyAll(what string, copyOne func(s Stream, device spec.Arg, host G.Value) error) (err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("graph: resident values: %s: %w", what, err)
-		}
-	}()
+	defer fault.Name(&err, "graph", "resident values: "+what)
 	if r == nil || r.closed {
 		return errClosed
 	}

@@ -17,15 +17,15 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
+	"github.com/gorgonia-nsa/nsa/internal/saved"
 	"github.com/gorgonia-nsa/nsa/internal/terminal"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/inspect"
-	"github.com/gorgonia-nsa/nsa/models/tinylm/train"
 )
 
 func main() {
@@ -121,34 +121,23 @@ func run(args []string, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	found, err := train.FindModel(o.model)
+	model, err := saved.Open(o.model, o.tokenizer, o.device, graph.F32.String(), out)
 	if err != nil {
-		return command.Flag("model", o.model, err)
+		return err
 	}
-	for _, text := range found.Warnings() {
-		terminal.Printf(out, "warning: %s\n", text)
-	}
-	weights, tokenizer, err := found.Open(o.tokenizer)
-	if err != nil {
-		return command.Flag("model", o.model, err)
-	}
-	if n := weights.Config.Layers; o.layer >= n {
+	defer func() { err = errors.Join(err, model.Close()) }()
+	if n := model.Weights.Config.Layers; o.layer >= n {
 		return command.UsageError(fmt.Errorf("-layer is %d, the model has 0 to %d", o.layer, n-1))
 	}
-	tokens, err := tokenizer.Encode(text)
+	tokens, err := model.Tokenizer.Encode(text)
 	if err != nil {
 		return err
 	}
 	if o.tokens == 0 {
-		o.tokens = weights.Config.Context
+		o.tokens = model.Weights.Config.Context
 	}
-	b, err := cuda.Select(o.device)
-	if err != nil {
-		return command.UsageError(command.Flag("device", o.device, err))
-	}
-	defer func() { err = errors.Join(err, b.Close()) }()
-	about := inspect.Options{Title: "TinyLM of " + filepath.ToSlash(o.model), Vocabulary: tokenizer, Backend: b}
-	r, err := inspect.Inspect(weights, tokens[:min(len(tokens), o.tokens)], about)
+	about := inspect.Options{Title: "TinyLM of " + filepath.ToSlash(o.model), Vocabulary: model.Tokenizer, Backend: model.Backend}
+	r, err := inspect.Inspect(model.Weights, tokens[:min(len(tokens), o.tokens)], about)
 	if errors.Is(err, memory.ErrTooMuch) {
 		err = fmt.Errorf("%w: reduce -tokens, to less than the context of the model", err)
 	}

@@ -245,15 +245,12 @@ func (g *Group) gather(what string, own []byte, limit time.Duration) ([][]byte, 
 		all = append(all, f.content)
 	}
 	content := join(all)
-	var errs []error
+	errs := make([]error, len(g.links))
 	var sent sync.WaitGroup
-	var mu sync.Mutex
-	for _, l := range g.links {
+	for i, l := range g.links {
 		sent.Go(func() {
 			if err := l.send(frame{result, g.calls, what, content}); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				errs = append(errs, l.lost(err))
+				errs[i] = l.lost(err)
 			}
 		})
 	}

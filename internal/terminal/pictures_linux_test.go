@@ -55,7 +55,7 @@ func TestPictures(t *testing.T) {
 // record runs a command of sh on a terminal and returns what it shows: rows with the bar at about 60 %, if there is a
 // bar, and the last rows.
 func record(t *testing.T, folder string, columns int, command, program string) (rows []string) {
-	host, terminal, err := testutil.OpenTerminal(columns)
+	host, terminal, err := openTerminal(columns)
 	require.NoError(t, err)
 	defer host.Close()
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", command, program)

@@ -68,7 +68,7 @@ func (x typedCase) spec() spec.Spec {
 // the type, too; others have them in float32, as graphs do. ok is false if an op has no kernels.
 func withType(t testing.TB, c opcases.Case, s elemType, as arrangement) (x typedCase, ok bool) {
 	t.Helper()
-	if x, ok = shapedAs(t, c, s, as); !ok {
+	if x, ok = typed(t, c, testutil.Must(c.Plan())(t), s, as); !ok {
 		return x, false
 	}
 	for i := range x.plan.Inputs {
@@ -79,10 +79,9 @@ func withType(t testing.TB, c opcases.Case, s elemType, as arrangement) (x typed
 	return x, true
 }
 
-// shapedAs is withType without the rounding of inputs.
-func shapedAs(t testing.TB, c opcases.Case, s elemType, as arrangement) (x typedCase, ok bool) {
+// typed is withType for a plan of the case, without the rounding of inputs.
+func typed(t testing.TB, c opcases.Case, plan *opcases.Plan, s elemType, as arrangement) (x typedCase, ok bool) {
 	t.Helper()
-	plan := testutil.Must(c.Plan())(t)
 	x = typedCase{Case: c, elemType: s, arrangement: as, plan: plan, operands: make([]spec.Operand, plan.Arrays)}
 	for i, a := range plan.Inputs {
 		dt := dtypes[s.Type]

@@ -14,9 +14,9 @@ import (
 // TestBF16OnCPU holds the CPU's kernels of bf16 to the cases and the bounds of the GPU's. Any number of workers gives
 // the same bits. Without AVX512_BF16 it tests their twins in Go, with fewer cases of attention.
 func TestBF16OnCPU(t *testing.T) {
-	every := 8
+	every := 16
 	if !cpu.HasBF16() {
-		every = 32
+		every = 64
 	}
 	var list []typedCase
 	for i, c := range append(opcases.All(opcases.Small), opcases.DocumentCases()...) {

@@ -120,9 +120,13 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 		}
 		cases = append(cases, selectedSize{tokens(1, 400, 8, 1, dims[0], dims[1]), 64, 3, nil}.of(1, 1))
 	}
+	var shapes []*opcases.Plan
+	for _, c := range cases {
+		shapes = append(shapes, testutil.Must(c.Plan())(t))
+	}
 	for _, s := range elemTypes {
-		for _, c := range cases {
-			x, ok := shapedAs(t, c, s, aligned)
+		for i, c := range cases {
+			x, ok := typed(t, c, shapes[i], s, aligned)
 			for _, call := range x.plan.Calls {
 				if operands := (graph.Call{In: pick(x.operands, call.In), Out: pick(x.operands,
 					call.Out)}); c.Mask != nil || c.Selection != nil {

@@ -102,7 +102,8 @@ func onCPU(t testing.TB, s spec.Spec, inputs []opcases.Array) (outputs []opcases
 	return outputs
 }
 
-// naiveAttention rounds o, p, the gradients of the scores, and the arrays from which it computes them.
+// naiveAttention rounds o, p, the gradients of the scores, and the arrays from which it computes them. Without do there
+// are no gradients.
 func naiveAttention(s elemType, q, k, v, do *ref.Tensor, mask ref.Mask) (o, dq, dk, dv *ref.Tensor) {
 	o, lse := ref.Attention(q, k, v, mask)
 	B, S, Hq, h := q.Shape[0], q.Shape[1], q.Shape[2], q.Shape[2]/k.Shape[2]
@@ -112,14 +113,17 @@ func naiveAttention(s elemType, q, k, v, do *ref.Tensor, mask ref.Mask) (o, dq, 
 	for b := range B {
 		for t := range S {
 			for head := range Hq {
-				g, q, do, o := head/h, q.Row(b, t, head), do.Row(b, t, head), o.Row(b, t, head)
+				g, q, o := head/h, q.Row(b, t, head), o.Row(b, t, head)
 				for i := range p {
 					if p[i] = 0; mask(b, g, t, i) {
 						p[i] = s.round(math.Exp(s.round(floats.Dot(q, k.Row(b, i, g))*scale) - lse.Row(b, head, t)[0]))
 						floats.AddScaled(o, p[i], v.Row(b, i, g))
 					}
 				}
-				copy(o, s.roundAll(o))
+				if copy(o, s.roundAll(o)); do == nil {
+					continue
+				}
+				do := do.Row(b, t, head)
 				delta := s.round(floats.Dot(do, o))
 				for i := range p {
 					if p[i] != 0 {
@@ -202,10 +206,10 @@ func naiveGatedSum(s elemType, logits, dy *ref.Tensor, branches ...*ref.Tensor) 
 // out here, unless there is only one key.
 func TestHalfBounds(t *testing.T) {
 	t.Parallel()
-	broken, all := 0, 0
+	broken, all, every := 0, 0, testutil.Tries(t, 10, 5)
 	cases := opcases.Layers()
 	for i, s := range opcases.AttentionCases() {
-		if s.Cost == opcases.Small && i%5 == 0 && (s.D >= 5 || s.S == 1) {
+		if s.Cost == opcases.Small && i%every == 0 && (s.D >= 5 || s.S == 1) {
 			cases = append(cases, opcases.Branches(s.Dims, s.Params)...)
 		}
 	}

@@ -13,16 +13,15 @@ import (
 	"runtime"
 	"strconv"
 
-	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/origin"
+	"github.com/gorgonia-nsa/nsa/internal/saved"
 	"github.com/gorgonia-nsa/nsa/internal/terminal"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
-	"github.com/gorgonia-nsa/nsa/models/tinylm/train"
 )
 
 // MaxLength bounds the tokens of a window, of a haystack, and of a question with a choice.
@@ -43,40 +42,20 @@ type Evaluator struct {
 // device, auto, cpu or cuda:N. Errors name the flags -model, -device and -precision.
 func Open(model, tokenizer, device, precision string, status io.Writer) (_ *Evaluator, about Model, err error) {
 	defer fault.Name(&err, "evaluate", "")
-	e := &Evaluator{Status: status}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, e.Close())
-		}
-	}()
-	found, err := train.FindModel(model)
+	if status == nil {
+		status = io.Discard
+	}
+	m, err := saved.Open(model, tokenizer, device, precision, status)
 	if err != nil {
-		return nil, about, command.Flag("model", model, err)
-	}
-	for _, text := range found.Warnings() {
-		e.printf("warning: %s\n", text)
-	}
-	if e.Backend, err = cuda.Select(device); err != nil {
-		return nil, about, command.UsageError(command.Flag("device", device, err))
-	}
-	e.closers.Add(e.Backend.Close)
-	if e.Precision, err = graph.ParsePrecision(precision); err != nil {
 		return nil, about, err
 	}
-	if err := e.Precision.Check(e.Backend.Device()); err != nil {
-		return nil, about, err
+	if err := m.Weights.MoveTo(m.Backend); err != nil {
+		return nil, about, errors.Join(err, m.Close())
 	}
-	if e.Weights, e.Tokenizer, err = found.Open(tokenizer); err != nil {
-		return nil, about, command.Flag("model", model, err)
-	}
-	e.closers.Add(e.Weights.Free)
-	if err := e.Weights.MoveTo(e.Backend); err != nil {
-		return nil, about, err
-	}
-	c := e.Weights.Config.WithDefaults()
-	e.printf("%s: %s attention, %.2fM parameters, %s, %v\n", found.WeightsFile, c.Attention, float64(c.Parameters())/1e6,
-		cuda.Describe(e.Backend), e.Precision)
-	return e, Model{Path: model, Weights: found.WeightsFile, Attention: string(c.Attention), Parameters: c.Parameters(),
+	terminal.Printf(status, "%v\n", m)
+	c := m.Weights.Config.WithDefaults()
+	return &Evaluator{m.Weights, m.Tokenizer, m.Backend, m.Precision, status, m.Closers}, Model{Path: model,
+		Weights: m.WeightsFile, Attention: string(c.Attention), Parameters: c.Parameters(),
 		Layers: c.Layers, Vocab: c.Vocab, Context: c.Context}, nil
 }
 

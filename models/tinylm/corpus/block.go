@@ -129,19 +129,10 @@ func widthOf(vocab int) int {
 func (l *tokenList) len() int { return len(l.bytes) / l.width }
 
 func (l *tokenList) add(ids ...int32) {
-	switch l.width {
-	case 1:
-		for _, id := range ids {
-			l.bytes = append(l.bytes, byte(id))
-		}
-	case 2:
-		for _, id := range ids {
-			l.bytes = binary.LittleEndian.AppendUint16(l.bytes, uint16(id))
-		}
-	default:
-		for _, id := range ids {
-			l.bytes = binary.LittleEndian.AppendUint32(l.bytes, uint32(id))
-		}
+	var word [4]byte
+	for _, id := range ids {
+		binary.LittleEndian.PutUint32(word[:], uint32(id))
+		l.bytes = append(l.bytes, word[:l.width]...)
 	}
 }
 

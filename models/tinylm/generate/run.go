@@ -81,7 +81,7 @@ func Run(ctx context.Context, o *Options, in io.Reader, out, status io.Writer) (
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, m.closers.Close()) }()
+	defer func() { err = errors.Join(err, m.Close()) }()
 	w := &writer{Options: o, model: m, out: out, status: status}
 	if o.Interactive {
 		err = w.converse(ctx, in)

@@ -146,10 +146,10 @@ func (w *writer) encode(prompt string) ([]int32, error) {
 	case w.chat != nil:
 		return w.chat.Encode(append(w.conversation(), chat.Message{Role: "user", Content: prompt}), true)
 	case prompt == "":
-		return []int32{w.tokenizer.Separator()}, nil
+		return []int32{w.model.Tokenizer.Separator()}, nil
 	}
-	tokens, err := w.tokenizer.Encode(prompt)
-	return append(w.tokenizer.Prefix(), tokens...), err
+	tokens, err := w.model.Tokenizer.Encode(prompt)
+	return append(w.model.Tokenizer.Prefix(), tokens...), err
 }
 
 // conversation returns the messages before a prompt.
@@ -176,7 +176,7 @@ func (w *writer) texts(prompts []string) (list []*text, err error) {
 			x := &text{tokens: tokens, sampling: w.sampling()}
 			x.sampling.Seed += uint64(j)
 			if !w.PastEnd {
-				x.sampling.StopTokens = append(w.tokenizer.Ends(), w.tokenizer.Separator())
+				x.sampling.StopTokens = append(w.model.Tokenizer.Ends(), w.model.Tokenizer.Separator())
 			}
 			if many {
 				x.waiting = fmt.Sprintf("--- prompt %d, seed %d\n", i+1, x.sampling.Seed)

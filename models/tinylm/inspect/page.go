@@ -11,6 +11,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
@@ -81,11 +82,7 @@ func shown(tokens []string) []string {
 // WriteHTML writes the report, which has at least a layer and a token, as one page. The page needs no other file and no
 // network.
 func (r *Report) WriteHTML(w io.Writer) (err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("inspect: page: %w", err)
-		}
-	}()
+	defer fault.Name(&err, "inspect", "page")
 	if len(r.Layers) == 0 || len(r.Tokens) == 0 {
 		return fmt.Errorf("a report of %d layers and %d tokens, want at least 1 of each", len(r.Layers), len(r.Tokens))
 	}

@@ -18,6 +18,7 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgsvg"
 
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/plots"
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
@@ -28,7 +29,8 @@ const PageFile = "index.html"
 
 // Save writes the report into a folder: the page, and as PNG the selected blocks, the gates, the distances of
 // attention, and the loss. It makes the folder if needed and replaces files of these names.
-func (r *Report) Save(folder string) error {
+func (r *Report) Save(folder string) (err error) {
+	defer fault.Name(&err, "inspect", "")
 	var page bytes.Buffer
 	if err := r.WriteHTML(&page); err != nil {
 		return err
@@ -38,12 +40,12 @@ func (r *Report) Save(folder string) error {
 		err = os.MkdirAll(folder, 0o755)
 	}
 	if err != nil {
-		return fmt.Errorf("inspect: %w", err)
+		return err
 	}
 	content[PageFile] = page.Bytes()
 	for name, data := range content {
 		if err := files.Write(filepath.Join(folder, name), data); err != nil {
-			return fmt.Errorf("inspect: %w", err)
+			return err
 		}
 	}
 	return nil

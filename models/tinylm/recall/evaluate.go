@@ -11,6 +11,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
+	"github.com/gorgonia-nsa/nsa/internal/gather"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
@@ -70,7 +71,7 @@ func (o Options) ask(
 			a.Selected = slices.Contains(blocks[i*n:][:n], int32((at-a.Distance)/t.Values))
 		}
 	}
-	all, err := gather(o.Group, "answers", answers)
+	all, err := gather.JSON(o.Group, "answers", answers)
 	if err != nil {
 		return nil, err
 	}

@@ -1,10 +1,6 @@
 package recall
 
 import (
-	"encoding/json"
-	"fmt"
-
-	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 )
@@ -39,26 +35,4 @@ func (o Options) fail(err error) {
 	if err != nil && o.ranks() > 1 {
 		o.Group.Fail(err)
 	}
-}
-
-// gather sends a value to all ranks and returns those of all, by rank.
-func gather[T any](g graph.Group, what string, own T) ([]T, error) {
-	if value.IsNil(g) {
-		return []T{own}, nil
-	}
-	data, err := json.Marshal(own)
-	if err != nil {
-		return nil, err
-	}
-	texts, err := g.AllGather(what, data)
-	if err != nil {
-		return nil, err
-	}
-	all := make([]T, len(texts))
-	for rank, text := range texts {
-		if err := json.Unmarshal(text, &all[rank]); err != nil {
-			return nil, fmt.Errorf("%s: rank %d: %w", what, rank, err)
-		}
-	}
-	return all, nil
 }

@@ -13,6 +13,7 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/origin"
 	"github.com/gorgonia-nsa/nsa/internal/plots"
@@ -32,11 +33,7 @@ type Column = origin.Column
 // Save writes recall_CONTEXT.csv and the plots into a folder, and the look at NSA into its folder look. It returns
 // their paths.
 func (r Report) Save(folder string) (paths []string, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("recall: report: %w", err)
-		}
-	}()
+	defer fault.Name(&err, "recall", "report")
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return nil, err
 	}

@@ -40,7 +40,7 @@ type Task struct {
 
 // Validate returns an error that names the size that is wrong.
 func (t Task) Validate() (err error) {
-	defer func() { err = fault.In("recall", "", err) }()
+	defer fault.Name(&err, "recall", "")
 	for _, s := range []struct {
 		name        string
 		v, min, max int

@@ -14,6 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
+	"github.com/gorgonia-nsa/nsa/internal/gather"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
@@ -42,7 +43,7 @@ var errNoBackend = errors.New("recall: no backend")
 
 // Validate returns an error that names the wrong option, or the wrong size of the task.
 func (o Options) Validate(t Task) (err error) {
-	defer func() { err = fault.In("recall", "", err) }()
+	defer fault.Name(&err, "recall", "")
 	if err := t.Validate(); err != nil {
 		return err
 	}
@@ -183,7 +184,7 @@ func (o Options) train(ctx context.Context, task Task, w *tinylm.Weights, report
 			if err != nil {
 				return err
 			}
-			sums, err := gather(o.Group, "losses", sum)
+			sums, err := gather.JSON(o.Group, "losses", sum)
 			if err != nil {
 				return err
 			}

@@ -26,45 +26,36 @@ type roles struct {
 	prefix []int32 // before each text
 }
 
+// facts returns what a file says, or that of a Tokenizer without a file: no tokens of its own.
+func (t *Tokenizer) facts() *huggingFace {
+	if f := t.open().file; f != nil {
+		return f
+	}
+	return &huggingFace{roles: roles{bos: -1}}
+}
+
 // Token returns the token of a text in the vocabulary, such as <|im_end|>.
 func (t *Tokenizer) Token(text string) (id int32, ok bool) {
-	if t = t.open(); t.file != nil {
-		id, ok = t.file.names[text]
-	}
+	id, ok = t.facts().names[text]
 	return id, ok
 }
 
 // Special reports whether a token controls the model and is no text for a reader: see EncodeSpans.
 func (t *Tokenizer) Special(id int32) bool {
-	t = t.open()
-	return t.file != nil && t.file.checkID(id) == nil && t.file.special[id]
+	f := t.facts()
+	return f.checkID(id) == nil && f.special[id]
 }
 
 // BOS returns the token that begins a text, -1 if none is known.
-func (t *Tokenizer) BOS() int32 {
-	if t = t.open(); t.file == nil {
-		return -1
-	}
-	return t.file.bos
-}
+func (t *Tokenizer) BOS() int32 { return t.facts().bos }
 
 // Ends returns the tokens with which a model ends what it writes: those that end a text, and those that end a turn of a
 // conversation. Open knows none, OpenFolder and FromGGUF do.
-func (t *Tokenizer) Ends() []int32 {
-	if t = t.open(); t.file == nil {
-		return nil
-	}
-	return slices.Clone(t.file.ends)
-}
+func (t *Tokenizer) Ends() []int32 { return slices.Clone(t.facts().ends) }
 
 // Prefix returns the tokens that belong before a text, usually none or BOS. Encode does not add them, and a chat
 // template has them already.
-func (t *Tokenizer) Prefix() []int32 {
-	if t = t.open(); t.file == nil {
-		return nil
-	}
-	return slices.Clone(t.file.prefix)
-}
+func (t *Tokenizer) Prefix() []int32 { return slices.Clone(t.facts().prefix) }
 
 // Span is a part of a text. In a plain one special tokens are text like any other, so that it cannot control a model.
 type Span struct {

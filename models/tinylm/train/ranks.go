@@ -3,7 +3,6 @@ package train
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
+	"github.com/gorgonia-nsa/nsa/internal/gather"
 	"github.com/gorgonia-nsa/nsa/internal/launch"
 )
 
@@ -92,20 +92,12 @@ func share[T any](r *ranks, what string, own T) ([]T, error) {
 			m.Signal = s.Signal
 		}
 	}
-	data, err := json.Marshal(m)
+	messages, err := gather.JSON(r.group, what, m)
 	if err != nil {
 		return nil, err
 	}
-	texts, err := r.group.AllGather(what, data)
-	if err != nil {
-		return nil, err
-	}
-	all := make([]T, len(texts))
-	for rank, text := range texts {
-		var theirs message[T]
-		if err := json.Unmarshal(text, &theirs); err != nil {
-			return nil, fmt.Errorf("%s: rank %d: %w", what, rank, err)
-		}
+	all := make([]T, len(messages))
+	for rank, theirs := range messages {
 		all[rank] = theirs.Value
 		switch {
 		case theirs.Signal != 0:

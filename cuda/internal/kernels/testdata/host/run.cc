@@ -27,8 +27,10 @@ host_switch:
 
 namespace {
 
-struct alignas(64) Argument { uint64_t words[512]; };  // by value, on the stack: where any struct of more than two words lies
-using Kernel = void (*)(Argument);
+// By value, on the stack: where any struct of more than two words lies.
+template <int n> struct alignas(64) Argument { uint64_t words[n]; };
+using Most = Argument<512>;
+using Usual = Argument<64>;  // every thread copies its own
 
 using Operation = void (*)(void* const* lanes);
 struct Barrier {
@@ -71,8 +73,9 @@ struct Worker {
   unsigned first;  // of the blocks, along x
   Fiber* current;
   void* scheduler;
-  Kernel kernel;
-  Argument argument;
+  void* kernel;
+  Most argument;
+  bool usual;  // argument fits in a Usual
   char* shared;  // their dynamic shared memory
   int shared_bytes, apart;  // of a block; from one block to the next
   long steps = 0;  // barriers that threads have passed, and threads that have ended
@@ -121,7 +124,8 @@ void leave(Barrier& b) {
 // A fiber runs its thread of one block after the other.
 void body() {
   for (;;) {
-    me->kernel(me->argument);
+    if (me->usual) reinterpret_cast<void (*)(Usual)>(me->kernel)(reinterpret_cast<Usual&>(me->argument));
+    else reinterpret_cast<void (*)(Most)>(me->kernel)(me->argument);
     Fiber& f = *me->current;
     if (!f.copies.empty()) host_fail("a thread ends before its copies");
     f.done = true;
@@ -300,10 +304,10 @@ extern "C" int nsa_host_launch(void* f, const Index3* grid, const Index3* block,
                                std::atomic<int64_t>* next) {
   const int64_t clusters = int64_t(grid->x) * grid->y * grid->z / cluster, threads = int64_t(block->x) * block->y * block->z * cluster;
   const int64_t apart = (shared + kBehind + 1023) / 1024 * 1024;
-  if (cluster * apart > int64_t(sizeof nsa::nsa_dynamic_shared) || size > int64_t(sizeof(Argument))) return 1;
+  if (cluster * apart > int64_t(sizeof nsa::nsa_dynamic_shared) || size > int64_t(sizeof(Most))) return 1;
   if (!me) me = new Worker;
   Worker& w = *me;
-  w.kernel = Kernel(f), w.shared_bytes = int(shared), w.apart = int(apart), w.shared = reinterpret_cast<char*>(nsa::nsa_dynamic_shared);
+  w.kernel = f, w.usual = size <= int64_t(sizeof(Usual)), w.shared_bytes = int(shared), w.apart = int(apart), w.shared = reinterpret_cast<char*>(nsa::nsa_dynamic_shared);
   w.threads = int(threads / cluster);
   memcpy(&w.argument, params, size);
   if (int64_t(w.fibers.size()) < threads) w.fibers.resize(threads), w.warps.resize((threads + 31) / 32);
@@ -321,9 +325,10 @@ extern "C" int nsa_host_launch(void* f, const Index3* grid, const Index3* block,
     blockIdx = {unsigned(first % grid->x), unsigned(first / grid->x % grid->y), unsigned(first / grid->x / grid->y)}, w.first = blockIdx.x;
     memset(w.shared, 0xff, cluster * apart);  // NaN
     run_blocks(int(cluster), order);
-    for (int64_t b = 0; b < cluster; b++)
-      for (int64_t j = shared; j < apart; j++)
-        if (w.shared[b * apart + j] != char(0xff)) host_fail("a write behind the shared memory");
+    for (int64_t b = 0; b < cluster; b++) {
+      const char* behind = w.shared + b * apart + shared;
+      if (*behind != char(0xff) || memcmp(behind, behind + 1, apart - shared - 1) != 0) host_fail("a write behind the shared memory");
+    }
   }
   return 0;
 }
