@@ -25,8 +25,8 @@ type Model struct {
 	command.Closers
 }
 
-// Open opens the model at path, the value of -model, with the tokenizer of -tokenizer or, if that is empty, its own, and
-// the device of -device, which must have the precision of -precision. It writes warnings to status.
+// Open opens the model at path, the value of -model, with the tokenizer of -tokenizer or, if that is empty, its own,
+// and the device of -device, which must have the precision of -precision. It writes warnings to status.
 func Open(path, tokenizerPath, device, precision string, status io.Writer) (_ *Model, err error) {
 	m := &Model{}
 	defer func() {
