@@ -17,10 +17,10 @@ import (
 // Each run reads the values that are bound to the graph's inputs at that time; they may differ from those of the run
 // before. After a run these nodes have values, so that node.Value and node.Grad work as after a TapeMachine: the
 // graph's roots, its scalars, the derivatives of its inputs, nodes that a gorgonia.Read reads, the nodes of WithKeep,
-// and on the CPU results of Gorgonia's own ops of at most 4 KiB. Other nodes have no values. The values lie in the machine's memory. They are valid until the next RunAll or
-// Close: copy what must last longer. The value that a Read gives is on the host. The next run overwrites it, unless the
-// Read's target has been set to another value. After an error all values are undefined; the next RunAll starts from
-// scratch.
+// and on the CPU results of Gorgonia's own ops of at most 4 KiB. Other nodes have no values. The values lie in the
+// machine's memory. They are valid until the next RunAll or Close: copy what must last longer. The value that a Read
+// gives is on the host. The next run overwrites it, unless the Read's target has been set to another value. After an
+// error all values are undefined; the next RunAll starts from scratch.
 //
 // On a device with memory of its own, results are device values, which HostValue copies to the host. The derivative of
 // an input lies where the input lies: on the host, where Gorgonia's own solvers read it, or after MoveInputs on the

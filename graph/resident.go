@@ -82,7 +82,8 @@ func NewResident(b Backend, host []G.Value) (*Resident, error) {
 
 // ReadResident makes tensors of type dt in the memory of b, which is not the host's, and copies what read returns for each
 // of them. In host memory there is one at a time; Download makes the others. Close it as that of NewResident.
-func ReadResident(b Backend, dt tensor.Dtype, shapes []tensor.Shape, read func(i int) (*tensor.Dense, error)) (_ *Resident, err error) {
+func ReadResident(b Backend, dt tensor.Dtype, shapes []tensor.Shape,
+	read func(i int) (*tensor.Dense, error)) (_ *Resident, err error) {
 	defer fault.Name(&err, "graph", "resident values")
 	switch {
 	case value.IsNil(b) || b.Device().Host:

@@ -23,8 +23,8 @@ const configFile = "config.json"
 
 var errNoWeights = errors.New("no weights")
 
-// IsModel reports whether path looks like something that ReadWeights reads: a file whose name ends in .gguf, or a folder
-// whose config.json has a model_type.
+// IsModel reports whether path looks like something that ReadWeights reads: a GGUF file or a name that
+// ends in .gguf, or a folder whose config.json has a model_type.
 func IsModel(path string) bool {
 	if isGGUF(path) {
 		return true

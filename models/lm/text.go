@@ -3,6 +3,7 @@ package lm
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,8 +18,8 @@ import (
 )
 
 // OpenTokenizer reads a tokenizer: a tokenizer.json, that of a folder of Hugging Face or of CopyTokenizer, or of a GGUF
-// file. separator is the
-// content of its token that ends a document, "" for the first known one. Without a path each byte is a token.
+// file. separator is the content of its token that ends a document, "" for the first known one. Without a path each byte
+// is a token.
 func OpenTokenizer(path, separator string) (*tokenizer.Tokenizer, error) {
 	path = tokenizerOf(path)
 	if info, err := os.Stat(path); path != "" && err == nil && info.IsDir() {
@@ -112,7 +113,20 @@ func CopyTokenizer(path, folder string) (err error) {
 	return nil
 }
 
-func isGGUF(path string) bool { return strings.EqualFold(filepath.Ext(path), ".gguf") }
+// isGGUF reports whether path is a file that begins as a GGUF file does, or has its extension.
+func isGGUF(path string) bool {
+	if strings.EqualFold(filepath.Ext(path), ".gguf") {
+		return true
+	}
+	f, err := files.Open(path) // a regular file
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	magic := make([]byte, 4)
+	_, err = io.ReadFull(f, magic)
+	return err == nil && string(magic) == "GGUF"
+}
 
 func ggufTokenizer(f *gguf.File, separator string) (*tokenizer.Tokenizer, error) {
 	const prefix = "tokenizer.ggml."

@@ -15,7 +15,8 @@ import (
 
 // openWeights returns the weights of a model whose tensors have the names of n in a file. It closes the file after an
 // error, else the weights do. halves says that the file pairs dimension i with i+D/2. Tensors of ignored are not read.
-func openWeights(c tinylm.Config, from Tensors, n naming, halves bool, ignored func(name string) bool) (*tinylm.Weights, error) {
+func openWeights(c tinylm.Config, from Tensors, n naming, halves bool,
+	ignored func(name string) bool) (*tinylm.Weights, error) {
 	if err := checkTensors(c, from, n, ignored); err != nil {
 		return nil, errors.Join(err, from.Close())
 	}
@@ -91,8 +92,8 @@ func transformersTensors(w *tinylm.Weights) map[string]*tensor.Dense {
 	return out
 }
 
-// toTransformers returns v, whose rows are those of a parameter, with rows or columns in the order of transformers. fromTransformers is its
-// inverse.
+// toTransformers returns v, whose rows are those of a parameter, with rows or columns in the order of transformers.
+// fromTransformers is its inverse.
 func toTransformers(param string, v *tensor.Dense, c tinylm.Config) *tensor.Dense {
 	return moveRows(param, v, c, true)
 }

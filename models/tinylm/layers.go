@@ -55,7 +55,8 @@ func (c Config) head(b *nn.Builder, x *G.Node) *G.Node {
 
 // addLogits adds a model to the graph of b and returns its logits [B,S,V] for tokens [B,S], and its layers. attention has
 // the options of their attention. With Align it also returns the scalar loss.
-func (c Config) addLogits(b *nn.Builder, tokens *G.Node, attention []nn.ApplyOption) (logits *G.Node, layers []Layer, loss *G.Node) {
+func (c Config) addLogits(b *nn.Builder, tokens *G.Node, attention []nn.ApplyOption) (logits *G.Node, layers []Layer,
+	loss *G.Node) {
 	var errors G.Nodes
 	x := c.stream(b, tokens, func(i int, x, normed *G.Node) *G.Node {
 		l := Layer{Prefix: layerPrefix(i), Stream: x}

@@ -127,13 +127,18 @@ func (m *SavedModel) Open(tokenizerPath string) (_ *tinylm.Weights, _ *tokenizer
 	if err != nil {
 		return nil, nil, err
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.Free())
+		}
+	}()
 	path, separator := tokenizerPath, ""
+	hint := "; the run names it: if it lies elsewhere now, say where with -tokenizer"
 	if m.foreign {
-		path = cmp.Or(path, m.WeightsFile)
+		path, hint = cmp.Or(path, m.WeightsFile), ": name the model's tokenizer with -tokenizer"
 	} else if m.RunOptions != nil {
 		path, separator = cmp.Or(path, m.RunOptions.Tokenizer), m.RunOptions.Separator
 	}
-	hint := "; the run names it: if it lies elsewhere now, say where with -tokenizer"
 	t, err := lm.OpenTokenizer(path, separator)
 	if spare := w.Config.Family != (tinylm.Family{}); err == nil && t.Vocab() != w.Config.Vocab && !(spare && t.Vocab() < w.Config.Vocab) {
 		what := "a text of bytes"
