@@ -158,8 +158,8 @@ func TestSignalInEveryPhase(t *testing.T) {
 // says why.
 func TestDataError(t *testing.T) {
 	run := newFolder(t)
-	o := parse(t, tinyArgs(t, "-steps", "100000", "-batch", "8", "-eval-every", "100000", "-save-minutes", "0",
-		"-out", run)...)
+	o := parse(t, withOwnText(t, tinyArgs(t, "-steps", "100000", "-batch", "8", "-eval-every", "100000", "-save-minutes", "0",
+		"-out", run))...)
 	o.hooks.stepped = func(step int) {
 		if step == 3 {
 			for i := range 60 {

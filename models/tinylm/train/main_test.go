@@ -42,7 +42,37 @@ func TestMain(m *testing.M) {
 		os.Exit(child(strings.Split(args, "\n")))
 	}
 	_ = flag.Set("test.parallel", "8") // many tests wait
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
+		_ = os.RemoveAll(filepath.Dir(sharedText()))
+		os.Exit(status)
+	}))
+}
+
+// sharedText returns a folder of 60 small texts, which tests read: to make it takes longer than a small run.
+var sharedText = sync.OnceValue(func() string {
+	folder, err := os.MkdirTemp("", "nsa-train-")
+	if err == nil {
+		folder = filepath.Join(folder, "text")
+		err = os.Mkdir(folder, 0o755)
+	}
+	for i := 0; i < 60 && err == nil; i++ {
+		text := strings.Repeat(fmt.Sprintf("The block of query %d is clamped to the query; blocks before it are whole.\n",
+			i), 5+i%7)
+		err = os.WriteFile(filepath.Join(folder, fmt.Sprintf("%02d.txt", i)), []byte(text), 0o644)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return folder
+})
+
+// withOwnText makes the data of smallArgs a copy that a test may change, in a folder of its own.
+func withOwnText(t testing.TB, args []string) []string {
+	t.Helper()
+	folder := filepath.Join(t.TempDir(), "text")
+	require.NoError(t, os.CopyFS(folder, os.DirFS(args[3])))
+	args[3] = folder
+	return args
 }
 
 // child runs Parse and Run as a program does.
@@ -116,16 +146,9 @@ func killAfter(microseconds string) {
 // smallArgs are the arguments of a run of a very small model by so many steps.
 func smallArgs(t testing.TB, steps int, more ...string) []string {
 	t.Helper()
-	folder := filepath.Join(t.TempDir(), "text")
-	require.NoError(t, os.Mkdir(folder, 0o755))
-	for i := range 60 {
-		text := strings.Repeat(fmt.Sprintf("The block of query %d is clamped to the query; blocks before it are whole.\n",
-			i), 5+i%7)
-		write(t, filepath.Join(folder, fmt.Sprintf("%02d.txt", i)), text)
-	}
 	return append(strings.Fields(fmt.Sprintf("-steps %d -data %s -layers 2 -dim 32 -heads 2 -kv-heads 1 "+
 		"-key-dim 16 -value-dim 16 -context 64 -gate-hidden 8 "+
-		"-batch 2 -accumulate 1 -eval-tokens 512 -final-eval 1024 -sample 8 -device cpu", steps, folder)), more...)
+		"-batch 2 -accumulate 1 -eval-tokens 512 -final-eval 1024 -sample 8 -device cpu", steps, sharedText())), more...)
 }
 
 // tinyArgs are the arguments of a run of 6 steps that takes milliseconds.

@@ -179,7 +179,7 @@ func TestStops(t *testing.T) {
 func TestResumeElsewhere(t *testing.T) {
 	const words = `{"added_tokens":[],"pre_tokenizer":{"type":"Whitespace"},"model":{"type":"BPE","ignore_merges":true,"fuse_unk":true,"merges":[],"unk_token":"[UNK]",` +
 		`"vocab":{"[UNK]":0,"[SEP]":1,"The":2,"block":3,"of":4,"query":5,"is":6,"to":7}}}`
-	args := smallArgs(t, 4, "-tokenizer", "words.json")
+	args := withOwnText(t, smallArgs(t, 4, "-tokenizer", "words.json"))
 	home, moved, away := filepath.Dir(args[3]), t.TempDir(), t.TempDir()
 	args[3] = "text"
 	for path, text := range map[string]string{
@@ -376,7 +376,7 @@ func TestOtherKernels(t *testing.T) {
 
 // TestResumeRefuses: options that would make it another run are errors.
 func TestResumeRefuses(t *testing.T) {
-	args := smallArgs(t, 4)
+	args := withOwnText(t, smallArgs(t, 4))
 	run := newRun(t, args...)
 	for _, more := range []string{"-batch 8", "-seed 2", "-dim 64", "-ext .md", "-packed", "-accumulate 2",
 		"-optimizer adamw", "-out elsewhere"} {

@@ -240,7 +240,7 @@ func TestTooManyBatches(t *testing.T) {
 
 // TestRunsInsideTheirData: the folders of runs are no data of the next one.
 func TestRunsInsideTheirData(t *testing.T) {
-	args := smallArgs(t, 2)
+	args := withOwnText(t, smallArgs(t, 2))
 	runs := filepath.Join(args[3], "runs")
 	first := filepath.Join(runs, "1")
 	testutil.Must(runArgs(t, append(args, "-out", first)...))(t)
