@@ -119,6 +119,11 @@ func PNG(width, height float64, rows ...[]*plot.Plot) (out []byte, err error) {
 		p.Title.Text = wrap(p.Title.TextStyle, p.Title.Text, across)
 		p.X.Label.Text = wrap(p.X.Label.TextStyle, p.X.Label.Text, across*3/4)
 		p.Y.Label.Text = wrap(p.Y.Label.TextStyle, p.Y.Label.Text, upwards*3/4)
+		for _, axis := range []*plot.Axis{&p.X, &p.Y} {
+			if _, log := axis.Scale.(plot.LogScale); log && axis.Min == axis.Max { // the library would begin 1 below it
+				axis.Min, axis.Max = axis.Min/2, axis.Max*2
+			}
+		}
 	}
 	for i, row := range plot.Align(rows, tiles, draw.New(canvas)) {
 		for j, tile := range row {

@@ -25,6 +25,13 @@ func TestPNG(t *testing.T) {
 	p.Y.Scale = plot.LogScale{}
 	_, err := PNG(320, 200, []*plot.Plot{p})
 	require.ErrorContains(t, err, "plot: ")
+
+	p = New("one point", "x", "y") // of which a library of linear axes makes a range that begins below 0
+	LogX(p)
+	Log(&p.Y)
+	p.Add(Line(plotter.XYs{{X: 2048, Y: 0.4}}, color.Black, 1.6))
+	testutil.Must(PNG(320, 200, []*plot.Plot{p}))(t)
+	require.Equal(t, []float64{1024, 4096, 0.2, 0.8}, []float64{p.X.Min, p.X.Max, p.Y.Min, p.Y.Max})
 }
 
 func TestTicks(t *testing.T) {
@@ -116,7 +123,13 @@ func TestTickSteps(t *testing.T) {
 	}
 	require.Empty(t, Ticks{}.Ticks(1, 1))
 	require.Empty(t, Ticks{}.Ticks(0, math.Inf(1)))
-	require.Empty(t, Ticks{}.Ticks(math.NaN(), 1))
+	for _, ticker := range []plot.Ticker{Ticks{}, LogTicks{}, plot.TickerFunc(PowersOfTwo)} {
+		for _, low := range []float64{math.NaN(), math.Inf(-1), -1, 0, 5e-324, 1, math.MaxFloat64, math.Inf(1)} {
+			for _, high := range []float64{math.NaN(), -2, 0, 1, 1e300, math.MaxFloat64, math.Inf(1)} {
+				require.LessOrEqual(t, len(ticker.Ticks(low, high)), 1024, "%T from %v to %v", ticker, low, high)
+			}
+		}
+	}
 }
 
 // TestColorsDiffer: no colour is used twice or is too light on white.

@@ -9,7 +9,7 @@ import (
 
 // PowersOfTwo returns a tick for each power of two in [low, high].
 func PowersOfTwo(low, high float64) (ticks []plot.Tick) {
-	for v := 1.0; v <= high; v *= 2 {
+	for v := 1.0; v <= high && !math.IsInf(v, 1); v *= 2 {
 		if v >= low {
 			ticks = append(ticks, plot.Tick{Value: v, Label: strconv.Itoa(int(v))})
 		}
@@ -69,6 +69,9 @@ func short(v float64) string {
 type LogTicks struct{}
 
 func (LogTicks) Ticks(low, high float64) []plot.Tick {
+	if !(low > 0 && high > low) || math.IsInf(high, 1) {
+		return nil
+	}
 	decades := math.Log10(high / low)
 	if decades < 1 {
 		return Ticks{}.Ticks(low, high)
