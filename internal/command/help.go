@@ -12,6 +12,25 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/terminal"
 )
 
+// AddFlag adds a flag that writes to p, a *string, *bool, *int, *uint64, *float64 or flag.Value. Its default is the value
+// there. Another type adds none.
+func AddFlag(set *flag.FlagSet, p any, name, help string) {
+	switch p := p.(type) {
+	case *string:
+		set.StringVar(p, name, *p, help)
+	case *bool:
+		set.BoolVar(p, name, *p, help)
+	case *int:
+		set.IntVar(p, name, *p, help)
+	case *uint64:
+		set.Uint64Var(p, name, *p, help)
+	case *float64:
+		set.Float64Var(p, name, *p, help)
+	case flag.Value:
+		set.Var(p, name, help)
+	}
+}
+
 // NewFlags returns the flags of the program in a folder of this module, such as examples/train. about says what it
 // does, in sentences. examples are lines "ARGUMENTS # COMMENT". All this is part of the help.
 func NewFlags(folder, about, examples string) *flag.FlagSet {

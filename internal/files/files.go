@@ -69,6 +69,13 @@ func absent(path string, err error) error {
 	return err
 }
 
+// Exists reports whether something has this path, also a link to something that is missing. What the system cannot look
+// up counts as missing.
+func Exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
 // ReadFile is os.ReadFile of a file that Open opens, of at most the given number of bytes.
 func ReadFile(path string, maxBytes int) ([]byte, error) {
 	f, err := Open(path)

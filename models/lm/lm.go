@@ -132,7 +132,7 @@ func Save(w *tinylm.Weights, folder string, layout pretrained.Layout) (err error
 	if err := pretrained.Write(folder, transformersTensors(w), layout); err != nil {
 		return err
 	}
-	if card := filepath.Join(folder, cardFile); h.NSA != nil && !exists(card) {
+	if card := filepath.Join(folder, cardFile); h.NSA != nil && !files.Exists(card) {
 		if err := files.Write(card, []byte(modelCard(c))); err != nil {
 			return err
 		}
@@ -142,9 +142,4 @@ func Save(w *tinylm.Weights, folder string, layout pretrained.Layout) (err error
 		return err
 	}
 	return files.Write(filepath.Join(folder, configFile), append(text, '\n'))
-}
-
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
 }

@@ -66,7 +66,7 @@ const ggufTokenizerFile = "tokenizer.gguf"
 
 // tokenizerOf returns what of the model at path has its tokenizer and its chat template: a ggufTokenizerFile or path.
 func tokenizerOf(path string) string {
-	if inside := filepath.Join(path, ggufTokenizerFile); path != "" && !isGGUF(path) && exists(inside) {
+	if inside := filepath.Join(path, ggufTokenizerFile); path != "" && !isGGUF(path) && files.Exists(inside) {
 		return inside
 	}
 	return path

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/terminal"
 	"github.com/gorgonia-nsa/nsa/internal/value"
@@ -188,7 +189,7 @@ func (c *conversion) measure(ctx context.Context, stage, path string) (err error
 func (c *conversion) train(ctx context.Context, p Phase, path string) error {
 	folder := c.file(p.Name)
 	args := []string{"-resume", folder, "-device", c.Device}
-	if !exists(filepath.Join(folder, "config.yaml")) && !exists(filepath.Join(folder, "checkpoints")) {
+	if !files.Exists(filepath.Join(folder, "config.yaml")) && !files.Exists(filepath.Join(folder, "checkpoints")) {
 		if err := os.RemoveAll(folder); err != nil { // what a kill has left of a run that had not begun
 			return err
 		}
@@ -234,7 +235,7 @@ func (c *conversion) arguments(p Phase, path string) []string {
 // write makes a folder of what change makes of the weights of the model at path, unless it is there.
 func (c *conversion) write(name, path string, change func(*tinylm.Weights) (*tinylm.Weights, error)) (err error) {
 	folder, part := c.file(name), c.file("."+name)
-	if exists(folder) {
+	if files.Exists(folder) {
 		return nil
 	}
 	if err := os.RemoveAll(part); err != nil { // of a conversion that was killed here

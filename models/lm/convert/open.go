@@ -46,11 +46,6 @@ type conversion struct {
 
 func (c *conversion) file(name string) string { return filepath.Join(c.Out, name) }
 
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
-}
-
 // open checks the options against the model, the data and the folder, which it makes last: a conversion that cannot
 // begin leaves none.
 func (c *conversion) open(ctx context.Context) error {

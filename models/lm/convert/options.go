@@ -104,19 +104,7 @@ const (
 func (o *Options) flags() *flag.FlagSet {
 	set, v := command.NewFlags(program, about, usageExamples), reflect.ValueOf(o).Elem()
 	for name, field := range optionFields() {
-		help := field.Tag.Get("help")
-		switch p := v.FieldByIndex(field.Index).Addr().Interface().(type) {
-		case *string:
-			set.StringVar(p, name, *p, help)
-		case *int:
-			set.IntVar(p, name, *p, help)
-		case *uint64:
-			set.Uint64Var(p, name, *p, help)
-		case *float64:
-			set.Float64Var(p, name, *p, help)
-		case flag.Value:
-			set.Var(p, name, help)
-		}
+		command.AddFlag(set, v.FieldByIndex(field.Index).Addr().Interface(), name, field.Tag.Get("help"))
 	}
 	return set
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 )
 
 // Options are the options of a call. Each is a flag.
@@ -175,7 +176,7 @@ func (o *Options) Validate() (err error) {
 	}
 	if o.Out != "" {
 		for _, name := range []string{resultFile, perplexityFile, needleFile} {
-			if exists(filepath.Join(o.Out, name)) {
+			if files.Exists(filepath.Join(o.Out, name)) {
 				return fmt.Errorf("-out %s has the %s of another evaluation: want another folder", o.Out, name)
 			}
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 
 	"github.com/gorgonia-nsa/nsa/internal/command"
@@ -25,11 +24,6 @@ func Main(args []string, out, status io.Writer) int {
 		err = Run(ctx, o, out, status)
 	}
 	return command.ExitStatus(err, status)
-}
-
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
 }
 
 // Run measures what o asks for. After each measurement it writes its table to out, and all results so far into the

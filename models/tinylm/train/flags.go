@@ -175,19 +175,7 @@ func (o *Options) flags() *flag.FlagSet {
 	set.BoolVar(&o.verbose, "v", o.verbose, "print all options and the memory with -recompute at the start")
 	v := reflect.ValueOf(o).Elem()
 	for name, f := range optionFields() {
-		help := f.Tag.Get("help")
-		switch p := v.FieldByIndex(f.Index).Addr().Interface().(type) {
-		case *string:
-			set.StringVar(p, name, *p, help)
-		case *bool:
-			set.BoolVar(p, name, *p, help)
-		case *int:
-			set.IntVar(p, name, *p, help)
-		case *uint64:
-			set.Uint64Var(p, name, *p, help)
-		case *float64:
-			set.Float64Var(p, name, *p, help)
-		}
+		command.AddFlag(set, v.FieldByIndex(f.Index).Addr().Interface(), name, f.Tag.Get("help"))
 	}
 	return set
 }
